@@ -1,0 +1,56 @@
+"""An encoded model request: the bytes that go on the wire, in pieces that stay the same from step to step.
+
+``body = head + separator.join(groups) + tail``, where one group may carry a cache marker spliced in at an offset that the
+group names. Models make it, agents pass it on, sessions persist it; nobody but the adapter that made it reads the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fragment:
+    """The bytes of one wire group as sent, without a cache marker.
+
+    :param marker_at: the offset at which a cache marker may be spliced in, -1 where none can.
+    """
+
+    data: bytes
+    marker_at: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """One request body in pieces.
+
+    :param adapter: name and version of the encoder, for example ``openai-chat/1``.
+    :param groups: one fragment per wire group, oldest first.
+    :param marker: what is spliced into the group number ``marked``; ``marked`` is -1 where nothing is.
+    """
+
+    adapter: str
+    head: bytes
+    groups: Sequence[Fragment]
+    tail: bytes
+    separator: bytes = b","
+    marker: bytes = b""
+    marked: int = -1
+
+    def body(self) -> bytes:
+        """The whole body, as it goes on the wire."""
+        parts = [group.data for group in self.groups]
+        if self.marked >= 0:
+            group = self.groups[self.marked]
+            parts[self.marked] = splice(group, self.marker)
+        return b"".join((self.head, self.separator.join(parts), self.tail))
+
+    def sha256(self) -> str:
+        return sha256(self.body()).hexdigest()
+
+
+def splice(group: Fragment, marker: bytes) -> bytes:
+    """A group's bytes with the marker at its place."""
+    return b"".join((group.data[: group.marker_at], marker, group.data[group.marker_at :]))

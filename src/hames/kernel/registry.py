@@ -1,0 +1,224 @@
+"""Registries in layers, and the masks that narrow them.
+
+A registry holds named entries, each in a scope. A view from a scope has, for every name, the nearest entry; masks of the scopes
+on the way hide names. Views are ordered by (declared order, path of the row, sequence in the row), so they never depend on history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Generic, TypeVar
+
+from hames.content.errors import ConfigError, DuplicateError
+from hames.kernel.context import Context
+from hames.kernel.mount import Mount
+from hames.kernel.scope import Scope
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which names a scope may see: what ``allow`` matches (everything where it is None) less what ``deny`` matches.
+
+    Names may be patterns as in ``mcp__github__*``. An empty allow list is refused, since it is as often a mistake as a wish.
+
+    :raises ConfigError: on an empty ``allow``; :meth:`none` says it on purpose.
+    """
+
+    allow: frozenset[str] | None = None
+    deny: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.allow is not None and not self.allow:
+            raise ConfigError("a list of allowed names is empty", remedy="name at least one, or say none on purpose with Mask.none()")
+
+    @staticmethod
+    def none() -> Mask:
+        """The mask that hides everything."""
+        return Mask(deny=frozenset({"*"}))
+
+    def permits(self, name: str) -> bool:
+        return (self.allow is None or matches(name, self.allow)) and not matches(name, self.deny)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return (self.allow or frozenset()) | (self.deny - {"*"})
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name is one of these or matches one of them as a pattern."""
+    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns if "*" in pattern or "?" in pattern)
+
+
+class Entry(Generic[T]):
+    """A named value of one mount in one scope. A granted entry is seen in spite of the scope's seal."""
+
+    __slots__ = ("granted", "mount", "name", "order", "scope", "sequence", "value")
+
+    def __init__(self, name: str, value: T, order: int, granted: bool, scope: Scope, mount: Mount) -> None:
+        self.name = name
+        self.value = value
+        self.order = order
+        self.granted = granted
+        self.scope = scope
+        self.mount = mount
+        self.sequence = mount.next_sequence()
+
+    @property
+    def rank(self) -> tuple[int, tuple[int, ...], int]:
+        return (self.order, self.mount.path, self.sequence)
+
+
+class Layer(Generic[T]):
+    """What one scope contributes."""
+
+    __slots__ = ("declared", "entries", "masks", "seals")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry[T]] = {}
+        self.declared: list[str] = []
+        self.masks: list[Mask] = []
+        self.seals: list[Mask] = []
+
+    @property
+    def empty(self) -> bool:
+        return not (self.entries or self.declared or self.masks or self.seals)
+
+
+class Registry(Generic[T]):
+    """Named entries in layers.
+
+    :param kind: what messages call an entry, for example ``tool``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._layers: dict[Scope, Layer[T]] = {}
+        self._views: dict[Scope, dict[str, Entry[T]]] = {}
+
+    def add(self, ctx: Context, name: str, value: T, *, order: int = 0, granted: bool = False) -> None:
+        """Register an entry for the lifetime of ``ctx``.
+
+        :param granted: seen even where a seal would hide it; for what the runner of an agent itself gives it.
+        :raises DuplicateError: if the scope already has an entry of this name; names both owners.
+        """
+        entry = Entry(name, value, order, granted, ctx.scope, ctx.mount)
+        held = self._layers.get(ctx.scope)
+        other = held.entries.get(name) if held is not None else None
+        if other is not None:
+            raise DuplicateError(
+                f"{self.kind} {name!r} of {ctx.mount.label} is already registered by {other.mount.label}",
+                remedy="rename one of them, or remove one of the two rows",
+                owner=ctx.mount.label,
+            )
+
+        def withdraw() -> None:
+            layer = self._layers.get(entry.scope)
+            if layer is not None and layer.entries.get(name) is entry:
+                del layer.entries[name]
+                self._changed(entry.scope)
+
+        ctx.effect(f"{self.kind} {name}", withdraw)
+        self._layer(entry.scope).entries[name] = entry
+        self._views.clear()
+
+    def declare(self, ctx: Context, pattern: str) -> None:
+        """Say that names matching ``pattern`` may come later, so that masks may speak of them."""
+        self._put(ctx, f"declares {self.kind} {pattern}", "declared", pattern)
+
+    def mask(self, ctx: Context, mask: Mask) -> None:
+        """Narrow what the scope of ``ctx`` inherits, for itself and all below it. Its own entries stay visible."""
+        self._check(ctx.scope, mask)
+        self._put(ctx, f"mask of {self.kind}s", "masks", mask)
+
+    def seal(self, ctx: Context, mask: Mask) -> None:
+        """Narrow everything that the scope of ``ctx`` sees, its own entries too, save granted ones."""
+        self._check(ctx.scope, mask)
+        self._put(ctx, f"seal of {self.kind}s", "seals", mask)
+
+    def get(self, scope: Scope, name: str) -> T | None:
+        """The entry that ``scope`` sees under ``name``, or None: a hidden one is as one that does not exist."""
+        entry = self._view(scope).get(name)
+        return None if entry is None else entry.value
+
+    def view(self, scope: Scope) -> dict[str, T]:
+        """All that ``scope`` sees, in order."""
+        return {name: entry.value for name, entry in self._view(scope).items()}
+
+    def owners(self, scope: Scope) -> dict[str, str]:
+        """For each visible name the row that owns it."""
+        return {name: entry.mount.label for name, entry in self._view(scope).items()}
+
+    def known(self, scope: Scope, pattern: str) -> bool:
+        """Whether a name or pattern speaks of something registered or declared in ``scope`` or above it, hidden or not."""
+        for layer in self._chain(scope):
+            if any(matches(name, (pattern,)) for name in layer.entries):
+                return True
+            if any(pattern == declared or matches(pattern, (declared,)) for declared in layer.declared):
+                return True
+        return False
+
+    def forget_order(self) -> None:
+        """Rows have moved: sort again at the next look."""
+        self._views.clear()
+
+    @property
+    def size(self) -> int:
+        """How many entries, declarations and masks are held, over all scopes."""
+        return sum(len(x.entries) + len(x.declared) + len(x.masks) + len(x.seals) for x in self._layers.values())
+
+    def _check(self, scope: Scope, mask: Mask) -> None:
+        unknown = sorted(name for name in mask.names if not self.known(scope, name))
+        if unknown:
+            raise ConfigError(
+                f"unknown {self.kind} in a mask: {', '.join(unknown)}",
+                remedy=f"known are {', '.join(sorted(name for layer in self._chain(scope) for name in layer.entries))}",
+            )
+
+    def _put(self, ctx: Context, label: str, slot: str, value: Any) -> None:
+        scope = ctx.scope
+
+        def withdraw() -> None:
+            layer = self._layers.get(scope)
+            held: list[Any] = getattr(layer, slot) if layer is not None else []
+            for index, item in enumerate(held):
+                if item is value:
+                    del held[index]
+                    self._changed(scope)
+                    return
+
+        ctx.effect(label, withdraw)
+        getattr(self._layer(scope), slot).append(value)
+        self._views.clear()
+
+    def _layer(self, scope: Scope) -> Layer[T]:
+        layer = self._layers.get(scope)
+        if layer is None:
+            layer = self._layers[scope] = Layer()
+        return layer
+
+    def _chain(self, scope: Scope) -> Iterable[Layer[T]]:
+        return [layer for each in scope.chain() if (layer := self._layers.get(each)) is not None]
+
+    def _changed(self, scope: Scope) -> None:
+        self._views.clear()
+        if self._layers[scope].empty:
+            del self._layers[scope]
+
+    def _view(self, scope: Scope) -> dict[str, Entry[T]]:
+        found = self._views.get(scope)
+        if found is not None:
+            return found
+        layer = self._layers.get(scope)
+        inherited = self._view(scope.parent) if scope.parent is not None else {}
+        if layer is None:
+            return inherited  # never cached here: a scope that holds nothing leaves nothing behind
+        seen = {name: entry for name, entry in inherited.items() if all(mask.permits(name) for mask in layer.masks)}
+        seen.update(layer.entries)
+        if layer.seals:
+            seen = {name: e for name, e in seen.items() if e.granted or all(mask.permits(name) for mask in layer.seals)}
+        found = self._views[scope] = dict(sorted(seen.items(), key=lambda item: (item[1].rank, item[0])))
+        return found
