@@ -1,4 +1,4 @@
-"""An encoded model request: the bytes that go on the wire, in pieces that stay the same from step to step.
+"""An encoded model request: the bytes that go on the wire, in pieces that stay the same from one request to the next.
 
 ``body = head + separator.join(groups) + tail``, where one group may carry a cache marker spliced in at an offset that the
 group names. Models make it, agents pass it on, sessions persist it; nobody but the adapter that made it reads the bytes.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fragment:
-    """The bytes of one wire group as sent, without a cache marker.
+    """The bytes of one wire group (what the protocol makes one message) as sent, without a cache marker.
 
     :param marker_at: the offset at which a cache marker may be spliced in, -1 where none can.
     """
@@ -28,27 +27,29 @@ class EncodedRequest:
 
     :param adapter: name and version of the encoder, for example ``openai-chat/1``.
     :param groups: one fragment per wire group, oldest first.
+    :param sha256: of the whole body, in hexadecimal.
     :param marker: what is spliced into the group number ``marked``; ``marked`` is -1 where nothing is.
+    :param kept: how many leading groups are those of the request before from the same encoder.
+    :param reason: why it does not just extend that one (``initial``, ``head``, ``history``); empty where it does.
     """
 
     adapter: str
     head: bytes
     groups: Sequence[Fragment]
     tail: bytes
+    sha256: str
     separator: bytes = b","
     marker: bytes = b""
     marked: int = -1
+    kept: int = 0
+    reason: str = ""
 
     def body(self) -> bytes:
         """The whole body, as it goes on the wire."""
         parts = [group.data for group in self.groups]
         if self.marked >= 0:
-            group = self.groups[self.marked]
-            parts[self.marked] = splice(group, self.marker)
+            parts[self.marked] = splice(self.groups[self.marked], self.marker)
         return b"".join((self.head, self.separator.join(parts), self.tail))
-
-    def sha256(self) -> str:
-        return sha256(self.body()).hexdigest()
 
 
 def splice(group: Fragment, marker: bytes) -> bytes:

@@ -25,27 +25,27 @@ class Context:
     Everything registered through a context is owned by its mount and seen from its scope; it is withdrawn when either ends.
     """
 
-    __slots__ = ("host", "mount", "scope")
+    __slots__ = ("host", "owner", "scope")
 
-    def __init__(self, host: Host, mount: Mount, scope: Scope) -> None:
+    def __init__(self, host: Host, owner: Mount, scope: Scope) -> None:
         self.host = host
-        self.mount = mount
+        self.owner = owner
         self.scope = scope
 
     def __repr__(self) -> str:
-        return f"<Context of {self.mount.label} in {self.scope!r}>"
+        return f"<Context of {self.owner.label} in {self.scope!r}>"
 
     @property
     def live(self) -> bool:
         """Whether something can still be registered here."""
-        return not (self.mount.sealed or self.scope.closed)
+        return not (self.owner.sealed or self.scope.closed)
 
     def at(self, scope: Scope) -> Context:
         """The same owner, another scope: registering on behalf of somebody else.
 
         What is registered through it is seen in ``scope`` and lives while both live.
         """
-        return Context(self.host, self.mount, scope)
+        return Context(self.host, self.owner, scope)
 
     # services
 
@@ -54,12 +54,12 @@ class Context:
 
         :raises MissingServiceError: if the plugin did not declare it.
         """
-        pin = self.mount.pins.get(key)
+        pin = self.owner.pins.get(key)
         if pin is None:
             raise MissingServiceError(
-                f"{self.mount.label} uses {key_name(key)} without declaring it",
+                f"{self.owner.label} uses {key_name(key)} without declaring it",
                 remedy="add it to the plugin's needs, or to wants and take it with find()",
-                owner=self.mount.label,
+                owner=self.owner.label,
             )
         return pin.value
 
@@ -68,9 +68,9 @@ class Context:
 
         :raises MissingServiceError: if the plugin declared it in neither.
         """
-        if key not in self.mount.plugin.wants and key not in self.mount.plugin.needs:
+        if key not in self.owner.plugin.wants and key not in self.owner.plugin.needs:
             return self.use(key)
-        pin = self.mount.pins.get(key)
+        pin = self.owner.pins.get(key)
         return None if pin is None else pin.value
 
     def provide(self, key: AnyKey[T], value: T) -> None:
@@ -88,7 +88,7 @@ class Context:
         :param withdraw: synchronous and idempotent; run when this mount is sealed, in reverse order.
         :raises SealedError: if the owner or the scope is going away; nothing may be registered then.
         """
-        mount = self.mount
+        mount = self.owner
         if mount.sealed or self.scope.closed:
             raise SealedError(
                 f"{mount.label} registers {label!r} after it was sealed",
@@ -108,7 +108,7 @@ class Context:
         :raises TypeError: if the handler does not fit how the event is dispatched.
         """
         scope = self.scope
-        listener = Listener(event, handler, order, self.mount)
+        listener = Listener(event, handler, order, self.owner)
         effect = self.effect(event.__name__, lambda: scope.unsubscribe(listener))
         try:
             scope.subscribe(listener)
@@ -122,31 +122,31 @@ class Context:
 
         :raises SealedError: if the mount is already going away.
         """
-        if self.mount.sealed:
-            raise SealedError(f"{self.mount.label} defers {label!r} after it was sealed", owner=self.mount.label)
-        self.mount.undos.append((label, undo))
+        if self.owner.sealed:
+            raise SealedError(f"{self.owner.label} defers {label!r} after it was sealed", owner=self.owner.label)
+        self.owner.undos.append((label, undo))
 
     def last_resort(self, kill: Callable[[], None]) -> None:
         """Run ``kill`` if this mount neither starts nor stops in its time and is abandoned: end what it holds in the system."""
-        self.mount.kills.append(kill)
+        self.owner.kills.append(kill)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], label: str = "task") -> None:
         """Run a coroutine that this mount owns: cancelled and awaited when it stops; if it raises, the mount fails.
 
         :raises SealedError: if the mount is already going away.
         """
-        if self.mount.sealed:
+        if self.owner.sealed:
             coroutine.close()
-            raise SealedError(f"{self.mount.label} spawns {label!r} after it was sealed", owner=self.mount.label)
-        self.mount.spawn(coroutine, label)
+            raise SealedError(f"{self.owner.label} spawns {label!r} after it was sealed", owner=self.owner.label)
+        self.owner.spawn(coroutine, label)
 
-    def mount_child(self, plugin: Plugin, config: Any = None, *, id: str = "", isolate: Mapping[Any, object] | None = None) -> Mount:
+    def mount(self, plugin: Plugin, config: Any = None, *, id: str = "", isolate: Mapping[Any, object] | None = None) -> Mount:
         """Mount a plugin below this one; it stops with this one, and before it.
 
         :param isolate: per key ``True`` for a private instance of a service, or a label that names a shared one.
         :raises SealedError: if this mount is going away.
         """
-        return self.host.mount(plugin, config, id=id, isolate=isolate, parent=self.mount, scope=self.scope)
+        return self.host.mount(plugin, config, id=id, isolate=isolate, parent=self.owner, scope=self.scope)
 
     # speaking
 

@@ -109,7 +109,7 @@ class Host(Planner):
     # services
 
     def provide(self, ctx: Context, key: Any, value: Any) -> None:
-        mount, scope = ctx.mount, ctx.scope
+        mount, scope = ctx.owner, ctx.scope
         realm = mount.realms.get(key)
         other = scope.provisions.get((key, realm))
         if other is not None:

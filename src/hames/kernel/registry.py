@@ -105,14 +105,14 @@ class Registry(Generic[T]):
         :param granted: seen even where a seal would hide it; for what the runner of an agent itself gives it.
         :raises DuplicateError: if the scope already has an entry of this name; names both owners.
         """
-        entry = Entry(name, value, order, granted, ctx.scope, ctx.mount)
+        entry = Entry(name, value, order, granted, ctx.scope, ctx.owner)
         held = self._layers.get(ctx.scope)
         other = held.entries.get(name) if held is not None else None
         if other is not None:
             raise DuplicateError(
-                f"{self.kind} {name!r} of {ctx.mount.label} is already registered by {other.mount.label}",
+                f"{self.kind} {name!r} of {ctx.owner.label} is already registered by {other.mount.label}",
                 remedy="rename one of them, or remove one of the two rows",
-                owner=ctx.mount.label,
+                owner=ctx.owner.label,
             )
 
         def withdraw() -> None:

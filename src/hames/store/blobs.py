@@ -1,0 +1,79 @@
+"""Files by the SHA-256 of their bytes, durable before anything names them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from hames.content.errors import DamagedError, NotFoundError
+from hames.store.database import full
+
+NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+class Blobs:
+    """A directory of immutable files.
+
+    :param root: created when the first blob is written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, digest: str) -> Path:
+        return self.root / digest[:2] / digest
+
+    def put(self, data: bytes) -> str:
+        """Store bytes and return their digest; on disk, with its directory entry, when this returns.
+
+        :raises StorageFullError: if there is no space.
+        """
+        digest = sha256(data).hexdigest()
+        target = self.path(digest)
+        if target.exists():
+            return digest
+        made = not target.parent.exists()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{digest}.{os.getpid()}")
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
+            if error.errno in NO_SPACE:
+                raise full(target) from error
+            raise
+        sync_directory(target.parent)
+        if made:
+            sync_directory(self.root)
+        return digest
+
+    def get(self, digest: str) -> bytes:
+        """The bytes.
+
+        :raises NotFoundError: if there is no such blob.
+        :raises DamagedError: if the bytes are not what the digest says.
+        """
+        try:
+            data = self.path(digest).read_bytes()
+        except FileNotFoundError:
+            raise NotFoundError(f"there is no blob {digest}", code="BLOB_UNKNOWN") from None
+        if sha256(data).hexdigest() != digest:
+            raise DamagedError(f"blob {digest} is damaged", remedy="run 'hames doctor'")
+        return data
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,82 @@
+"""The row that opens the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from hames.content.errors import StorageError
+from hames.kernel import Context, Key, plugin
+from hames.store.blobs import NO_SPACE, Blobs
+from hames.store.database import Database, full
+from hames.store.owners import Owner
+from hames.store.schema import CONTROL, SESSIONS
+
+
+class Store:
+    """The state directory: ``control.db``, ``sessions.db``, ``blobs/`` and ``owners/``.
+
+    :param root: created with mode 700 where it does not exist.
+    :raises StorageError: if it cannot be made or written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._control: Database | None = None
+        try:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.owner = Owner(root / "owners")
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise full(root) from error
+            raise StorageError(
+                f"the state directory {root} cannot be written: {os.strerror(error.errno or 0)}",
+                remedy="name another one with --state-dir or HAMES_STATE",
+            ) from error
+        try:
+            self.sessions = Database(root / "sessions.db", SESSIONS)
+        except BaseException:
+            self.owner.release()
+            raise
+        self.blobs = Blobs(root / "blobs")
+
+    @property
+    def control(self) -> Database:
+        """Tasks, leases and journals; opened when first used."""
+        if self._control is None:
+            self._control = Database(self.root / "control.db", CONTROL)
+        return self._control
+
+    async def close(self) -> None:
+        try:
+            await self.sessions.close()
+            if self._control is not None:
+                await self._control.close()
+        finally:
+            self.owner.release()
+
+
+STORE: Key[Store] = Key("store")
+
+
+class StoreConfig(BaseModel):
+    """Where state lives."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    directory: Path
+    """The state directory."""
+
+
+@plugin(config=StoreConfig, name="store")
+async def store(ctx: Context, config: StoreConfig) -> AsyncGenerator[None]:
+    """Open the state directory and provide it."""
+    opened = Store(config.directory)
+    try:
+        ctx.provide(STORE, opened)
+        yield
+    finally:
+        await opened.close()
