@@ -148,6 +148,10 @@ class Registry(Generic[T]):
         """All that ``scope`` sees, in order."""
         return {name: entry.value for name, entry in self._view(scope).items()}
 
+    def entries(self, scope: Scope) -> dict[str, Entry[T]]:
+        """All that ``scope`` sees, in order, with owner and order of each. Not to be changed."""
+        return self._view(scope)
+
     def owners(self, scope: Scope) -> dict[str, str]:
         """For each visible name the row that owns it."""
         return {name: entry.mount.label for name, entry in self._view(scope).items()}

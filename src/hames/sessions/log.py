@@ -16,7 +16,6 @@ Other types belong to plugins; they are carried and never touched.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ import apsw
 
 from hames.content.clock import Clock
 from hames.content.errors import DamagedError, FencedError, StorageError
+from hames.content.jsontext import dumps, parse_object
 from hames.content.messages import Message, Text, ToolCall, ToolResult, decode_message, encode_message
 from hames.content.request import EncodedRequest
 from hames.sessions.requests import RequestLog
@@ -33,8 +33,6 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 FORMAT = 1
 INSERT_EVENT = """INSERT INTO events (sid, seq, time, type, data, crc)
     SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE EXISTS (SELECT 1 FROM sessions WHERE sid = ?1 AND epoch = ?7)"""
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def session_id(sid: int) -> str:
@@ -85,7 +83,7 @@ def read_events(store: Store, sid: int, limit: int = -1) -> list[Event]:
         sound = isinstance(type, str) and event_checksum(sid, seq, time, type, raw) == crc
         while len(events) < seq:  # a hole: the row is gone
             events.append(Event(len(events), 0.0, "missing", {}, damaged=True))
-        events.append(Event(seq, time, type, json.loads(raw) if sound else {}, damaged=not sound))
+        events.append(Event(seq, time, type, parse_object(raw) if sound else {}, damaged=not sound))
     return events
 
 
@@ -93,19 +91,22 @@ class Session:
     """A session that this process may write to.
 
     :ivar messages: what the model is shown, as (seq of the event, message), oldest first.
+    :ivar last_model: the reference of the model that answered last, of a session that was loaded.
     """
 
-    __slots__ = ("_clock", "_failed", "_seq", "_store", "cwd", "epoch", "messages", "requests", "sid")
+    __slots__ = ("_clock", "_failed", "_seq", "_store", "_unconfirmed", "cwd", "epoch", "last_model", "messages", "requests", "sid")
 
     def __init__(self, store: Store, sid: int, cwd: str, epoch: int, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._failed: BaseException | None = None
         self._seq = 0
+        self._unconfirmed: list[Ticket] = []
         self.sid = sid
         self.cwd = cwd
         self.epoch = epoch
         self.messages: list[tuple[int, Message]] = []
+        self.last_model = ""
         self.requests = RequestLog(store, sid, epoch)
 
     def __repr__(self) -> str:
@@ -115,44 +116,48 @@ class Session:
     def id(self) -> str:
         return session_id(self.sid)
 
-    def append(self, type: str, data: dict[str, Any]) -> Ticket:
-        """Add an event. It is durable when the ticket has been awaited.
+    def append(self, type: str, data: dict[str, Any]) -> None:
+        """Add an event; durable when the next barrier has been passed.
 
         :raises StorageError: once a write of this session has failed: what cannot be recorded must not happen.
         """
+        self._check()
+        raw = dumps(data).encode()
+        seq, time = self._seq, self._clock.now()
+        self._seq += 1
+        crc = event_checksum(self.sid, seq, time, type, raw)
+        ticket = self._store.sessions.write(INSERT_EVENT, (self.sid, seq, time, type, raw, crc, self.epoch), must_change=True)
+        self._unconfirmed.append(ticket)
+
+    def add(self, message: Message, **more: Any) -> None:
+        """Append a message, with what else is known of it."""
+        seq = self._seq
+        self.append("message", {**encode_message(message), **more})
+        self.messages.append((seq, message))
+
+    def record(self, request: EncodedRequest) -> None:
+        """Append a request that is about to be sent."""
+        self._check()
+        self._unconfirmed.append(self.requests.record(request, self._seq))
+
+    async def barrier(self) -> None:
+        """Wait until all that was appended is on disk. What follows may rely on it.
+
+        :raises StorageError: if something is not; the session takes nothing more then.
+        """
+        try:
+            for ticket in self._unconfirmed:
+                await ticket
+            self._unconfirmed.clear()
+        except StorageError as error:
+            self._failed = error
+            raise
+
+    def _check(self) -> None:
         if self._failed is not None:
             raise StorageError(
                 f"session {self.id} cannot be written: {self._failed}", remedy="resume it when the store can be written again"
             )
-        raw = _encode(data).encode()
-        seq, time = self._seq, self._clock.now()
-        self._seq += 1
-        return self._store.sessions.write(
-            INSERT_EVENT, (self.sid, seq, time, type, raw, event_checksum(self.sid, seq, time, type, raw), self.epoch), must_change=True
-        )
-
-    def add(self, message: Message, **more: Any) -> Ticket:
-        """Append a message, with what else is known of it."""
-        seq = self._seq
-        ticket = self.append("message", {**encode_message(message), **more})
-        self.messages.append((seq, message))
-        return ticket
-
-    def record(self, request: EncodedRequest) -> Ticket:
-        """Append a request that is about to be sent."""
-        return self.requests.record(request, self._seq)
-
-    async def barrier(self, *tickets: Ticket) -> None:
-        """Wait until these are on disk.
-
-        :raises StorageError: if one is not; the session takes nothing more then.
-        """
-        try:
-            for ticket in tickets:
-                await ticket
-        except StorageError as error:
-            self._failed = error
-            raise
 
     # opening
 
@@ -170,6 +175,7 @@ class Session:
             )
         self._seq = len(events)
         self.messages = [(event.seq, decode_message(event.data)) for event in events if event.type == "message"]
+        self.last_model = next((event.data["model"] for event in reversed(events) if "model" in event.data), "")
         self.requests.load()
         self._close_interrupted(events)
         return events

@@ -3,6 +3,6 @@
 from hames.store.blobs import Blobs
 from hames.store.database import Database, Ticket, checksum
 from hames.store.owners import Owner
-from hames.store.plugin import STORE, Store
+from hames.store.plugin import STATE, STORE, Store
 
-__all__ = ["STORE", "Blobs", "Database", "Owner", "Store", "Ticket", "checksum"]
+__all__ = ["STATE", "STORE", "Blobs", "Database", "Owner", "Store", "Ticket", "checksum"]

@@ -6,8 +6,6 @@ import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from hames.content.errors import StorageError
 from hames.kernel import Context, Key, plugin
 from hames.store.blobs import NO_SPACE, Blobs
@@ -62,19 +60,14 @@ class Store:
 STORE: Key[Store] = Key("store")
 
 
-class StoreConfig(BaseModel):
-    """Where state lives."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    directory: Path
-    """The state directory."""
+#: Where state lives: given by whoever opens the host.
+STATE: Key[Path] = Key("state directory")
 
 
-@plugin(config=StoreConfig, name="store")
-async def store(ctx: Context, config: StoreConfig) -> AsyncGenerator[None]:
+@plugin(needs=(STATE,), name="store")
+async def store(ctx: Context, config: None) -> AsyncGenerator[None]:
     """Open the state directory and provide it."""
-    opened = Store(config.directory)
+    opened = Store(ctx.use(STATE))
     try:
         ctx.provide(STORE, opened)
         yield

@@ -1,0 +1,28 @@
+"""Agents: a session, an inbox, a scope, and the loop that drives them."""
+
+from hames.agents.agent import Agent, Status
+from hames.agents.events import Answered, Chunked, Retrying, ToolEnded, ToolStarted, TurnBegan, TurnEnded
+from hames.agents.inbox import Inbox
+from hames.agents.loop import LOOP, Loop
+from hames.agents.plugin import AGENTS, Agents, AgentSpec
+from hames.agents.turn import Reason, TurnEnd
+
+__all__ = [
+    "AGENTS",
+    "LOOP",
+    "Agent",
+    "AgentSpec",
+    "Agents",
+    "Answered",
+    "Chunked",
+    "Inbox",
+    "Loop",
+    "Reason",
+    "Retrying",
+    "Status",
+    "ToolEnded",
+    "ToolStarted",
+    "TurnBegan",
+    "TurnEnd",
+    "TurnEnded",
+]

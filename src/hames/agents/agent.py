@@ -1,0 +1,208 @@
+"""The handle of one agent: how it is spoken to, cancelled, awaited and closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hames.agents.events import TurnEnded
+from hames.agents.inbox import Inbox
+from hames.agents.turn import TurnEnd
+from hames.budget import Limits
+from hames.content.clock import Clock
+from hames.content.errors import HamesError, KernelError
+from hames.content.messages import Message, user
+from hames.kernel import Context, Scope
+from hames.models import Model, Models, Settings
+from hames.models.port import RequestEncoder
+from hames.sessions import Session
+
+if TYPE_CHECKING:
+    from hames.agents.loop import Loop
+
+Status = Literal["idle", "running", "closed"]
+
+
+class Agent:
+    """An agent.
+
+    :ivar id: that of its session.
+    :ivar memory: what tools remember between calls.
+    :ivar last: how the last turn ended.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_driver",
+        "_encoder",
+        "_idle",
+        "_loop",
+        "_models",
+        "cause",
+        "clock",
+        "ctx",
+        "cwd",
+        "inbox",
+        "last",
+        "limits",
+        "memory",
+        "model_ref",
+        "scope",
+        "session",
+        "settings",
+        "spill_root",
+    )
+
+    def __init__(
+        self,
+        ctx: Context,
+        scope: Scope,
+        session: Session,
+        models: Callable[[], Models],
+        loop: Callable[[], Loop],
+        *,
+        model: str,
+        settings: Settings,
+        limits: Limits,
+        clock: Clock,
+        spill_root: Path,
+    ) -> None:
+        self.ctx = ctx
+        self.scope = scope
+        self.session = session
+        self.model_ref = model
+        self.settings = settings
+        self.limits = limits
+        self.clock = clock
+        self.cwd = Path(session.cwd)
+        self.spill_root = spill_root
+        self.inbox = Inbox()
+        self.memory: dict[str, Any] = {}
+        self.cause = ""
+        self.last: TurnEnd | None = None
+        self._models = models
+        self._loop = loop
+        self._encoder: tuple[Model, RequestEncoder] | None = None
+        self._driver: asyncio.Task[None] | None = None
+        self._idle: list[asyncio.Future[None]] = []
+        self._closed = False
+
+    @property
+    def id(self) -> str:
+        return self.session.id
+
+    @property
+    def status(self) -> Status:
+        return "closed" if self._closed else "idle" if self._driver is None else "running"
+
+    def model(self) -> tuple[Model, RequestEncoder]:
+        """The model of the next request, and this conversation's encoder for it.
+
+        :raises ModelReferenceError: if there is none of that name now.
+        """
+        if self._encoder is None or self._encoder[0].ref != self.model_ref:
+            model = self._models().resolve(self.model_ref, self.scope)
+            self._encoder = (model, model.encoder())
+        return self._encoder
+
+    # speaking
+
+    def send(self, message: Message | str) -> None:
+        """Give it a message for a turn of its own, and wake it."""
+        self._check()
+        self.inbox.next_turn.append(user(message) if isinstance(message, str) else message)
+        self.wake()
+
+    def steer(self, message: Message | str) -> None:
+        """Give it a message for its next step, and wake it."""
+        self.inject(message)
+        self.wake()
+
+    def inject(self, message: Message | str) -> None:
+        """Give it a message for its next step, whenever that is."""
+        self._check()
+        self.inbox.next_step.append(user(message) if isinstance(message, str) else message)
+
+    async def run(self, message: Message | str) -> TurnEnd:
+        """Send a message and wait until the agent has nothing more to do; the outcome of its last turn."""
+        self.send(message)
+        await self.idle()
+        assert self.last is not None
+        return self.last
+
+    async def idle(self) -> None:
+        """Wait until it is not running."""
+        while self._driver is not None:
+            future = asyncio.get_running_loop().create_future()
+            self._idle.append(future)
+            await future
+
+    def cancel(self, cause: str = "user", *, keep_inbox: bool = False) -> None:
+        """Ask the running turn to end; the first cause is kept. What it runs is cancelled and awaited. No effect when idle.
+
+        :param keep_inbox: leave waiting messages for the next turn instead of dropping them.
+        """
+        if self._driver is None or self.cause:
+            return
+        self.cause = cause
+        if not keep_inbox:
+            self.inbox.clear()
+        self._driver.cancel()
+
+    async def close(self) -> None:
+        """Cancel it, wait for it, give its session back and close its scope."""
+        if self._closed:
+            return
+        self.cancel("disposed")
+        await self.idle()
+        self._closed = True
+        try:
+            ticket = self.session.release()
+            await self.session.barrier()
+            await ticket
+        except HamesError as error:
+            self.ctx.host.contain(f"agent {self.id}", error)
+        await self.scope.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise KernelError(f"agent {self.id} is closed", code="AGENT_CLOSED")
+
+    # driving
+
+    def wake(self) -> None:
+        """Start the driver, if there is anything to do and it is not running."""
+        if self._driver is None and len(self.inbox):
+            self._driver = asyncio.create_task(self._drive(), name=f"agent {self.id}")
+
+    async def _drive(self) -> None:
+        """Turn after turn until the inbox is empty. A turn that fails ends as such; it ends nothing else."""
+        task = asyncio.current_task()
+        assert task is not None
+        outer: asyncio.CancelledError | None = None
+        try:
+            while len(self.inbox) and outer is None:
+                try:
+                    self.last = await self._loop().turn(self)
+                except asyncio.CancelledError as error:
+                    if not self.cause:
+                        outer = error  # not ours: the event loop itself is ending
+                    self.last = TurnEnd("aborted", detail=self.cause or "the event loop ended")
+                except Exception as error:
+                    self.ctx.host.contain(f"agent {self.id}", error)
+                    code = error.code if isinstance(error, HamesError) else "INTERNAL"
+                    self.last = TurnEnd("error", detail=f"{code}: {error}")
+                while self.cause and task.cancelling():
+                    task.uncancel()
+                self.cause = ""
+                self.ctx.emit(TurnEnded(self.id, self.last), at=self.scope)
+        finally:
+            self._driver = None
+            waiters, self._idle = self._idle, []
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
+        if outer is not None:
+            raise outer

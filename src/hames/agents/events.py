@@ -1,0 +1,59 @@
+"""What a face may listen to while an agent works. Live only: what is to last stands in the session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hames.agents.turn import TurnEnd
+from hames.content.finish import Chunk, Failure, Finish
+from hames.content.messages import ToolCall, ToolResult
+from hames.kernel import Notice
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBegan(Notice):
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked(Notice):
+    """A piece of an answer has arrived."""
+
+    agent: str
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Notice):
+    """A request has been answered, or has failed for good."""
+
+    agent: str
+    finish: Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying(Notice):
+    """A request failed and is made again after ``wait`` seconds."""
+
+    agent: str
+    failure: Failure
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted(Notice):
+    agent: str
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded(Notice):
+    agent: str
+    call: ToolCall
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded(Notice):
+    agent: str
+    end: TurnEnd

@@ -1,0 +1,129 @@
+"""The service that makes agents and owns them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hames.agents.agent import Agent
+from hames.agents.loop import LOOP, Loop
+from hames.budget import Limits
+from hames.content.clock import Clock
+from hames.content.errors import KernelError, NotFoundError
+from hames.kernel import Context, Key, Mask, Scope, plugin
+from hames.models import MODELS, Models, Settings
+from hames.sessions import SESSIONS, Sessions
+from hames.store import STORE
+from hames.tools import TOOLS
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """What an agent is made of.
+
+    :param cwd: the absolute directory that it works in; a session that is resumed stays in its own.
+    :param model: a reference as in ``openai:gpt-5``; empty for that of the session or of the composition.
+    :param resume: the session to continue; empty for a new one.
+    :param tools: narrows what it sees, its own scope too; None leaves the composition's tools.
+    :param parent: the scope that its own is opened in; None for the host's.
+    """
+
+    cwd: str
+    model: str = ""
+    resume: str = ""
+    settings: Settings = Settings()
+    limits: Limits = Limits()
+    tools: Mask | None = None
+    parent: Scope | None = field(default=None, compare=False)
+
+
+class Agents:
+    """Makes agents. Whoever made one closes it; what is left is closed with this service."""
+
+    def __init__(self, ctx: Context, sessions: Sessions, clock: Clock, spill_root: Path) -> None:
+        self._ctx = ctx
+        self._sessions = sessions
+        self._clock = clock
+        self._spill_root = spill_root
+        self.live: dict[str, Agent] = {}
+
+    async def create(self, spec: AgentSpec) -> Agent:
+        """Make an agent, or take up a session again.
+
+        :raises NotFoundError: if the directory or the session does not exist.
+        :raises BusyError: if another process holds the session.
+        :raises ModelReferenceError: if there is no such model.
+        """
+        scope = self._ctx.host.scope(spec.parent, "agent")
+        session = None
+        try:
+            models = self._models(scope)
+            session = await self._sessions.open(spec.resume) if spec.resume else None
+            directory = session.cwd if session is not None else spec.cwd
+            if not Path(directory).is_dir():
+                raise NotFoundError(
+                    f"there is no directory {directory}", remedy="name an existing one with --cwd", code="DIRECTORY_UNKNOWN"
+                )
+            ref = spec.model or (session.last_model if session is not None else "") or models.default
+            models.resolve(ref, scope)
+            if spec.tools is not None:
+                tools = self._ctx.host.get(TOOLS, scope)
+                if tools is not None:
+                    tools.registry.seal(self._ctx.at(scope), spec.tools)
+            session = session or self._sessions.create(spec.cwd)
+        except BaseException:
+            if session is not None:
+                await session.release()
+            await scope.close()
+            raise
+        agent = Agent(
+            self._ctx,
+            scope,
+            session,
+            lambda: self._models(scope),
+            lambda: self._loop(scope),
+            model=ref,
+            settings=spec.settings,
+            limits=spec.limits,
+            clock=self._clock,
+            spill_root=self._spill_root,
+        )
+        self.live[agent.id] = agent
+        scope.key = agent
+        return agent
+
+    async def dispose(self, agent: Agent) -> None:
+        """Close an agent and forget it."""
+        await agent.close()
+        self.live.pop(agent.id, None)
+
+    async def close(self) -> None:
+        for agent in tuple(self.live.values()):
+            agent.cancel("disposed")
+        for agent in tuple(self.live.values()):
+            await self.dispose(agent)
+
+    def _models(self, scope: Scope) -> Models:
+        found = self._ctx.host.get(MODELS, scope)
+        if found is None:
+            raise KernelError("no row provides models", remedy="add a row with use: hames.models", code="MISSING_SERVICE")
+        return found
+
+    def _loop(self, scope: Scope) -> Loop:
+        found = self._ctx.host.get(LOOP, scope)
+        if found is None:
+            raise KernelError("no row provides a loop", remedy="add a row with use: hames.agents.loop", code="MISSING_SERVICE")
+        return found
+
+
+AGENTS: Key[Agents] = Key("agents")
+
+
+@plugin(needs=(SESSIONS, STORE), wants=(Clock,), name="agents", stop_limit=60)
+async def agents(ctx: Context, config: None) -> AsyncGenerator[None]:
+    """Provide the service that makes agents; those that are left are closed with it."""
+    service = Agents(ctx, ctx.use(SESSIONS), ctx.find(Clock) or Clock(), ctx.use(STORE).root / "spill")
+    ctx.provide(AGENTS, service)
+    yield
+    await service.close()

@@ -1,0 +1,39 @@
+"""How a turn ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hames.content.finish import Failure, Usage, encode_failure
+
+Reason = Literal["completed", "max-tokens", "refusal", "aborted", "budget", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """The outcome of one turn.
+
+    :param text: the last answer of the model, or what there is of it.
+    :param detail: what stopped it, in a line; empty when it completed.
+    :param steps: model requests that were answered in this turn.
+    """
+
+    reason: Reason
+    text: str = ""
+    detail: str = ""
+    failure: Failure | None = None
+    usage: Usage = Usage()
+    steps: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The outcome as an object; empty members are left out."""
+        members = {
+            "status": self.reason,
+            "text": self.text,
+            "detail": self.detail,
+            "failure": encode_failure(self.failure) if self.failure is not None else None,
+            "usage": self.usage.as_json(),
+            "steps": self.steps,
+        }
+        return {key: value for key, value in members.items() if value not in ("", None)}

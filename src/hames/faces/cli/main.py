@@ -1,0 +1,89 @@
+"""The command ``hames``: a table of commands, of which only the one that is used is imported."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from hames import __version__
+from hames.content.errors import HamesError
+
+#: name: (module, one line of help)
+COMMANDS = {
+    "run": ("run", "Give an agent one task and wait for its end."),
+    "sessions": ("sessions", "List, show and export sessions."),
+    "models": ("models", "List providers and fetch local weights."),
+    "doctor": ("doctor", "Check this installation and its state."),
+}
+
+EXIT_CODES = """Exit status: 0 done, 1 fault, 2 invalid input, 3 pending, 4 rejected (busy), 5 ended without completion, 130 cancelled."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module: Any = importlib.import_module(f"hames.faces.cli.{entry[0]}")
+        return module.command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"There is no command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hames")
+@click.option("--verbose", "-v", is_flag=True, help="Log what happens, and show where an error comes from.")
+@click.pass_context
+def cli(ctx: click.Context, verbose: bool) -> None:
+    """A harness for teams of coding agents."""
+    ctx.obj = {"verbose": verbose}
+    if verbose:
+        import logging
+
+        logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def report(error: HamesError, *, as_json: bool) -> None:
+    """Say an error: one line and its remedy, or a JSON object."""
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"status": "error", "error": error.as_json()}, ensure_ascii=False))
+    else:
+        click.echo(f"hames: {error.message}", err=True)
+        if error.remedy:
+            click.echo(f"       {error.remedy}", err=True)
+
+
+def main() -> None:
+    """The entry point: every error that we know ends in a line and its exit status."""
+    try:
+        cli()
+    except HamesError as error:
+        if "--verbose" in sys.argv or "-v" in sys.argv:
+            raise
+        report(error, as_json="--json" in sys.argv)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody to tell.
+        sys.stderr.close()
+        sys.exit(1)

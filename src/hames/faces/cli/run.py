@@ -1,0 +1,152 @@
+"""``hames run``: one task for one agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hames.agents import AGENTS, Agent, Agents, AgentSpec, Chunked, Retrying, ToolEnded, ToolStarted, TurnEnd
+from hames.budget import Limits
+from hames.content.errors import KernelError, UsageError
+from hames.content.finish import TextDelta
+from hames.faces.cli.common import json_option, opened, state_directory, state_option
+from hames.kernel import Host
+
+STATUS = {"completed": 0, "aborted": 130, "error": 1}
+USER_FAILURES = frozenset({"auth", "not-found"})
+
+
+class Progress:
+    """Shows what an agent does: streamed on a terminal, a line for each event in a pipe. The answer itself goes to standard output."""
+
+    def __init__(self, *, live: bool) -> None:
+        self._live = live
+        self._open = False
+        self.streamed = False
+
+    def attach(self, host: Host, agent: Agent) -> None:
+        on = host.ctx.at(agent.scope).on
+        if self._live:
+            on(Chunked, self._chunk)
+        on(ToolStarted, self._tool_started)
+        on(ToolEnded, self._tool_ended)
+        on(Retrying, self._retrying)
+
+    def _retrying(self, notice: Retrying) -> None:
+        self._line(f"~ {notice.failure.kind}: {notice.failure.message}; again in {notice.wait:.1f} s")
+
+    def _chunk(self, notice: Chunked) -> None:
+        if isinstance(notice.chunk, TextDelta):
+            sys.stdout.write(notice.chunk.text)
+            sys.stdout.flush()
+            self._open = not notice.chunk.text.endswith("\n")
+            self.streamed = True
+
+    def _line(self, text: str) -> None:
+        if self._open:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+            self._open = False
+        click.echo(text, err=True)
+
+    def _tool_started(self, notice: ToolStarted) -> None:
+        self.streamed = False
+        self._line(f"> {notice.call.name} {shortened(notice.call.arguments)}")
+
+    def _tool_ended(self, notice: ToolEnded) -> None:
+        lines = notice.result.text.splitlines()
+        what = f"{notice.result.code}: {shortened(lines[0] if lines else '')}" if notice.result.is_error else f"{len(lines)} lines"
+        self._line(f"  {notice.call.name}: {what}")
+
+    def finish(self, end: TurnEnd, session: str) -> None:
+        if self.streamed and self._live:
+            if self._open:
+                click.echo()
+        elif end.text:
+            click.echo(end.text)
+        if end.reason != "completed":
+            self._line(f"hames: {end.reason}: {end.detail}")
+        spent = f"{end.steps} steps" + (f", {end.usage.total} tokens" if end.usage.total else "")
+        self._line(f"session {session} ({spent}); go on with: hames run --resume {session} PROMPT")
+
+
+def shortened(text: str, limit: int = 100) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def exit_status(end: TurnEnd) -> int:
+    """The exit status that an outcome has."""
+    if end.failure is not None and end.failure.kind in USER_FAILURES:
+        return 2
+    return STATUS.get(end.reason, 5)
+
+
+def cancel_on_signals(agent: Agent) -> Callable[[], None]:
+    """The first Ctrl-C asks the agent to end; the next one is Python's own again. Returns how to undo it."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def undo() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+    def cancel() -> None:
+        undo()
+        click.echo("hames: ending; press Ctrl-C again to leave at once", err=True)
+        agent.cancel("user")
+
+    for number in numbers:
+        loop.add_signal_handler(number, cancel)
+    return undo
+
+
+async def run_task(state: Path, prompt: str, spec: AgentSpec, *, as_json: bool) -> int:
+    async with opened(state) as host:
+        agents: Agents | None = host.get(AGENTS)
+        if agents is None:
+            raise KernelError("no row of this composition makes agents", code="MISSING_SERVICE")
+        agent = await agents.create(spec)
+        progress = None if as_json else Progress(live=sys.stdout.isatty())
+        if progress is not None:
+            progress.attach(host, agent)
+        undo = cancel_on_signals(agent)
+        try:
+            end = await agent.run(prompt)
+        finally:
+            undo()
+        await agents.dispose(agent)
+        if progress is not None:
+            progress.finish(end, agent.id)
+        else:
+            result: dict[str, Any] = {"session": agent.id, "model": agent.model_ref, **end.as_json()}
+            click.echo(json.dumps(result, ensure_ascii=False))
+        return exit_status(end)
+
+
+@click.command("run")
+@click.argument("prompt")
+@click.option("--model", metavar="REF", default="", help="The model, as provider:model (openai:…, anthropic:…, deepseek:…, local:smollm2).")
+@click.option("--cwd", metavar="DIR", default=".", help="The directory to work in (default: this one).")
+@click.option("--max-steps", metavar="N", type=click.IntRange(min=1), help="Stop after so many answers of the model.")
+@click.option("--max-tokens", metavar="N", type=click.IntRange(min=1), help="Stop when so many tokens are spent.")
+@click.option("--resume", metavar="SESSION", default="", help="Go on with a session; it keeps its directory and its model.")
+@json_option
+@state_option
+def command(
+    prompt: str, model: str, cwd: str, max_steps: int | None, max_tokens: int | None, resume: str, as_json: bool, state_dir: str | None
+) -> None:
+    """Give an agent one task and wait for its end. PROMPT is the task; '-' reads it from standard input."""
+    if prompt == "-":
+        prompt = sys.stdin.read()
+    if not prompt.strip():
+        raise UsageError("the prompt is empty", remedy="say what to do")
+    spec = AgentSpec(str(Path(cwd).expanduser().absolute()), model, resume, limits=Limits(max_steps, max_tokens))
+    sys.exit(asyncio.run(run_task(state_directory(state_dir), prompt, spec, as_json=as_json)))

@@ -1,0 +1,151 @@
+"""``hames sessions``: looking at what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hames.content.clock import Clock
+from hames.content.messages import Reasoning, Text, ToolCall, ToolResult, decode_message
+from hames.faces.cli.common import json_option, state_directory, state_option
+from hames.sessions import Event, Sessions
+from hames.store import Store
+
+T = TypeVar("T")
+
+
+def with_sessions(state_dir: str | None, body: Callable[[Sessions], Awaitable[T]]) -> T:
+    """Run a body with the sessions of a state directory, and nothing else mounted."""
+
+    async def run(root: Path) -> T:
+        store = Store(root)
+        try:
+            return await body(Sessions(store, Clock()))
+        finally:
+            await store.close()
+
+    return asyncio.run(run(state_directory(state_dir)))
+
+
+def when(time: float) -> str:
+    return datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@click.group("sessions")
+def command() -> None:
+    """List, show and export sessions."""
+
+
+@command.command("list")
+@json_option
+@state_option
+def list_sessions(as_json: bool, state_dir: str | None) -> None:
+    """List the sessions, the newest first."""
+
+    async def body(sessions: Sessions) -> None:
+        found = sessions.list()
+        if as_json:
+            items = [
+                {"id": s.id, "created": s.created, "state": s.state, "events": s.events, "cwd": s.cwd, "title": s.title} for s in found
+            ]
+            click.echo(json.dumps({"sessions": items}, ensure_ascii=False))
+            return
+        for item in found:
+            click.echo(f"{item.id}  {when(item.created)}  {item.state:<11}  {item.events:>5} events  {item.title}")
+        if not found:
+            click.echo("there are no sessions", err=True)
+
+    with_sessions(state_dir, body)
+
+
+@command.command("show")
+@click.argument("session")
+@json_option
+@state_option
+def show(session: str, as_json: bool, state_dir: str | None) -> None:
+    """Show what happened in SESSION, event by event."""
+
+    async def body(sessions: Sessions) -> None:
+        events = sessions.read(session)
+        if as_json:
+            click.echo(json.dumps({"session": session, "events": [as_object(event) for event in events]}, ensure_ascii=False))
+            return
+        for event in events:
+            for line in describe(event):
+                click.echo(line)
+
+    with_sessions(state_dir, body)
+
+
+def as_object(event: Event) -> dict[str, Any]:
+    damaged = {"damaged": True} if event.damaged else {}
+    return {"seq": event.seq, "time": event.time, "type": event.type, "data": event.data, **damaged}
+
+
+def describe(event: Event) -> list[str]:
+    """An event in lines for a person."""
+    lead = f"{event.seq:>5} {when(event.time)[11:]} "
+    if event.damaged:
+        return [f"{lead}DAMAGED: this record does not match its checksum"]
+    if event.type != "message":
+        members = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in event.data.items())
+        return [f"{lead}{event.type} {members}".rstrip()]
+    message = decode_message(event.data)
+    lines: list[str] = []
+    for block in message.blocks:
+        match block:
+            case Text(text):
+                lines.append(f"{message.source}: {text}")
+            case Reasoning(text):
+                lines.append(f"{message.source} (reasoning): {text or '[kept secret by the provider]'}")
+            case ToolCall(id, name, arguments):
+                lines.append(f"{message.source} calls {name} {arguments} [{id}]")
+            case ToolResult(call_id, _, is_error, code):
+                what = code.lower().replace("_", " ") if is_error else "ok"
+                lines.append(f"result of [{call_id}]: {what}\n{block.text}")
+            case _:
+                lines.append(f"{message.source}: {block!r}")
+    finish = event.data.get("finish", "")
+    if finish not in ("", "stop", "tool-calls"):
+        lines.append(f"finish: {finish}")
+    indent = "\n" + " " * len(lead)
+    return [lead + indent.join(line.replace("\n", indent) for line in lines)]
+
+
+@command.command("export")
+@click.argument("session")
+@click.option("--requests", is_flag=True, help="Also every request as it was sent, rebuilt from the log.")
+@click.option(
+    "--output", "-o", metavar="FILE", type=click.Path(dir_okay=False, writable=True), help="Write to a file instead of standard output."
+)
+@state_option
+def export(session: str, requests: bool, output: str | None, state_dir: str | None) -> None:
+    """Write SESSION as JSON lines: a header, then its events in order."""
+
+    async def body(sessions: Sessions) -> None:
+        lines = [json.dumps({"hames_session": session, "format": 1}, ensure_ascii=False)]
+        lines += [json.dumps(as_object(event), ensure_ascii=False) for event in sessions.read(session)]
+        if requests:
+            for record, request in sessions.rebuild(session):
+                item = {
+                    "request": record.n,
+                    "before": record.seq,
+                    "adapter": record.adapter,
+                    "sha256": request.sha256,
+                    "body": request.body().decode(),
+                }
+                lines.append(json.dumps(item, ensure_ascii=False))
+        text = "\n".join(lines) + "\n"
+        if output is None:
+            click.echo(text, nl=False)
+        else:
+            Path(output).write_text(text)
+            click.echo(f"wrote {len(lines)} lines to {output}", err=True)
+
+    with_sessions(state_dir, body)

@@ -1,0 +1,8 @@
+"""Shipped compositions, roles and prompts: data."""
+
+from pathlib import Path
+
+
+def profile(name: str) -> Path:
+    """The file of a shipped profile."""
+    return Path(__file__).with_name(f"{name}.yaml")

@@ -1,0 +1,151 @@
+"""The prompt service: who may say what in the system prompt, and where.
+
+Sections are sorted by their order: identity −100, persona 0, guidance of tools 100–199. Empty ones are dropped, the rest is joined
+by blank lines. ``{{name}}`` stands for a variable; one that is unknown, without a value or malformed is an error, and what a value
+contains is not looked at again. Listeners of :class:`Assemble` have the last word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel, ConfigDict
+
+from hames.content.errors import ConfigError
+from hames.kernel import Around, Context, Key, Registry, Scope, plugin
+
+IDENTITY = "You are an agent of Hames, a harness for teams of coding agents. You work in a real repository through the tools you are given."
+VARIABLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a variable or a section may depend on.
+
+    :param model: the reference of the model that the request goes to.
+    :param cwd: the absolute directory that the agent works in.
+    """
+
+    scope: Scope
+    model: str
+    cwd: str
+
+
+Value = Callable[[Facts], str | None]
+
+
+@dataclass(slots=True)
+class Section:
+    """A part of the system prompt, its variables not yet filled in."""
+
+    name: str
+    order: int
+    text: str
+
+
+@dataclass(slots=True)
+class Assembly:
+    """What a system prompt is about to be made of; listeners may change all of it."""
+
+    facts: Facts
+    sections: list[Section]
+    variables: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
+
+
+@dataclass(frozen=True, slots=True)
+class Assemble(Around[Assembly]):
+    """A system prompt is being assembled for a request."""
+
+    facts: Facts
+
+
+class Prompts:
+    """The sections and variables that a scope sees."""
+
+    def __init__(self) -> None:
+        self.sections: Registry[Value] = Registry("prompt section")
+        self.variables: Registry[Value] = Registry("prompt variable")
+
+    def section(self, ctx: Context, name: str, text: str | Value, *, order: int) -> None:
+        """Add a section for the lifetime of ``ctx``.
+
+        :param text: the text, or a function of the facts; None or an empty text leaves the section out.
+        """
+        value: Value = text if callable(text) else lambda facts: text
+        self.sections.add(ctx, name, value, order=order)
+
+    def variable(self, ctx: Context, name: str, value: Value) -> None:
+        """Define ``{{name}}`` for the lifetime of ``ctx``.
+
+        :raises ConfigError: if the name is not of the form ``[a-z][a-z0-9_]*``.
+        """
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is no name of a prompt variable", remedy="use lower-case letters, digits and _")
+        self.variables.add(ctx, name, value)
+
+    async def assemble(self, ctx: Context, facts: Facts) -> str:
+        """The system prompt for a request; empty where nothing has anything to say.
+
+        :raises ConfigError: if a variable is unknown, has no value, or is malformed.
+        """
+
+        async def base(call: Assemble) -> Assembly:
+            sections = [
+                Section(name, entry.order, text)
+                for name, entry in self.sections.entries(facts.scope).items()
+                if (text := entry.value(facts)) is not None
+            ]
+            variables = {name: value(facts) for name, value in self.variables.view(facts.scope).items()}
+            return Assembly(facts, sections, variables)
+
+        assembly = await ctx.around(Assemble(facts), base, at=facts.scope)
+        return render(assembly)
+
+
+def render(assembly: Assembly) -> str:
+    """The text of an assembly."""
+
+    def value(match: re.Match[str], section: Section) -> str:
+        name = match.group(1).strip()
+        found = assembly.variables.get(name)
+        if found is None:
+            why = "has no value" if name in assembly.variables else "is not defined" if NAME.fullmatch(name) else "is malformed"
+            known = ", ".join(sorted(name for name, text in assembly.variables.items() if text is not None)) or "none"
+            raise ConfigError(
+                f"prompt section {section.name!r}: variable {{{{{name}}}}} {why}", remedy=f"variables with a value here: {known}"
+            )
+        return found
+
+    texts = [
+        VARIABLE.sub(lambda match, section=section: value(match, section), section.text) if "{{" in section.text else section.text
+        for section in sorted(assembly.sections, key=lambda section: section.order)
+    ]
+    return "\n\n".join(text.strip() for text in texts if text.strip())
+
+
+PROMPTS: Key[Prompts] = Key("prompts")
+
+
+class PromptsConfig(BaseModel):
+    """Who the agents are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    persona: str = ""
+    """What this deployment's agents are for, and how they behave; may use ``{{model}}`` and ``{{cwd}}``."""
+    identity: bool = True
+    """Whether the prompt begins by saying that the agent runs in Hames."""
+
+
+@plugin(config=PromptsConfig, name="prompts")
+def prompts(ctx: Context, config: PromptsConfig) -> None:
+    """Provide the prompt service with identity and persona."""
+    service = Prompts()
+    if config.identity:
+        service.section(ctx, "identity", IDENTITY, order=-100)
+    if config.persona:
+        service.section(ctx, "persona", config.persona, order=0)
+    ctx.provide(PROMPTS, service)

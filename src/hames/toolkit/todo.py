@@ -1,0 +1,37 @@
+"""A list of what is to be done, for long work."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from hames.kernel import Context, plugin
+from hames.tools import TOOLS, Invocation, tool
+
+MARKS = {"pending": "[ ]", "in_progress": "[~]", "completed": "[x]"}
+
+
+class Item(BaseModel):
+    """One thing to do."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    content: str
+    status: Literal["pending", "in_progress", "completed"] = "pending"
+
+
+@tool("read")
+def todo_write(items: list[Item], *, call: Invocation) -> str:
+    """Write down what is to be done, or what has been. Replaces the whole list; use it for work of several parts.
+
+    :param items: all things to do, in order, each with its status.
+    """
+    call.memory["todo"] = [item.model_dump() for item in items]
+    return "\n".join(f"{MARKS[item.status]} {item.content}" for item in items) or "the list is empty"
+
+
+@plugin(needs=(TOOLS,), name="todo")
+def todo(ctx: Context, config: Any) -> None:
+    """The tool ``todo_write``."""
+    ctx.use(TOOLS).register(ctx, todo_write)

@@ -1,0 +1,185 @@
+"""The way of a call: policy, guards, execution, post-processing, result.
+
+Nothing that a tool does is raised to the agent: whatever happens is a result with a code. A hidden tool is as one that does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hames.content.errors import StorageError
+from hames.content.jsontext import parse_object
+from hames.content.messages import Text, ToolCall, ToolResult, clean
+from hames.kernel import Around, Ask, Context
+from hames.policy import POLICY, Decision, ToolRequest
+from hames.tools.tool import Invocation, Output, Tool, ToolError
+
+log = logging.getLogger("hames.tools")
+
+INLINE_LIMIT = 50_000  # characters of a result that the model is shown
+HEAD, TAIL = 30_000, 10_000  # characters of a longer one that it is shown
+GRACE = 5.0  # seconds that a cancelled tool has to end
+
+
+@dataclass(frozen=True, slots=True)
+class Approval(Ask[Literal["once", "denied"]]):
+    """May this call run? Nobody to answer means that it may not."""
+
+    request: ToolRequest
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunTool(Around[Output]):
+    """A call that has been allowed is about to run; listeners may change what comes back."""
+
+    tool: Tool
+    arguments: Mapping[str, Any]
+    invocation: Invocation
+
+
+Guard = Callable[[ToolRequest], str | None]
+"""Says why a call must not run, or None. A guard can only deny."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call whose arguments are sound."""
+
+    tool: Tool
+    arguments: dict[str, Any]
+    request: ToolRequest
+
+
+def failed(call: ToolCall, code: str, text: str) -> ToolResult:
+    return ToolResult(call.id, (Text(f"Error: {text}"),), True, code)
+
+
+def prepare(tool: Tool | None, call: ToolCall, cwd: str) -> Prepared | ToolResult:
+    """Check name and arguments."""
+    if tool is None:
+        return failed(call, "UNKNOWN_TOOL", f"there is no tool named {call.name!r}")
+    try:
+        arguments = parse_object(call.arguments or "{}")
+    except ValueError as error:
+        return failed(call, "INVALID_ARGS", f"the arguments of {call.name} are no JSON object: {error}")
+    if tool.model is not None:
+        from pydantic import ValidationError
+
+        try:
+            model = tool.model.model_validate(arguments)
+        except ValidationError as error:
+            lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_url=False, include_input=False)]
+            return failed(call, "INVALID_ARGS", f"the arguments of {call.name} are not valid:\n" + "\n".join(lines))
+        arguments = {name: getattr(model, name) for name in tool.model.model_fields}
+    return Prepared(tool, arguments, ToolRequest(tool.name, tool.capabilities, arguments, cwd))
+
+
+async def allowed(
+    ctx: Context, prepared: Prepared, call: ToolCall, invocation: Invocation, guards: Mapping[str, Guard]
+) -> ToolResult | None:
+    """Policy and guards; None where the call may run."""
+    request = prepared.request
+    policy = ctx.host.get(POLICY, invocation.scope)
+    if policy is not None:
+        try:
+            decision = policy.decide(request)
+        except Exception as error:
+            ctx.host.contain("a policy", error)
+            decision = Decision("deny", "the policy failed")
+        if decision.verdict == "ask":
+            answer = await ctx.ask(Approval(request, decision.reason), at=invocation.scope)
+            if answer is None:
+                return failed(call, "DENIED", f"{decision.reason}; nobody is there to allow it")
+            if answer == "denied":
+                return failed(call, "DENIED", f"{decision.reason}; the user refused it")
+        elif decision.verdict == "deny":
+            return failed(call, "DENIED", decision.reason)
+    for name, guard in guards.items():
+        try:
+            reason = guard(request)
+        except Exception as error:
+            ctx.host.contain(f"guard {name}", error)
+            reason = f"guard {name} failed"
+        if reason is not None:
+            return failed(call, "DENIED", reason)
+    return None
+
+
+async def execute(ctx: Context, prepared: Prepared, call: ToolCall, invocation: Invocation) -> tuple[ToolResult, bool]:
+    """Run a call that may run; the second value says whether it concludes the turn."""
+    tool = prepared.tool
+    try:
+        event = RunTool(tool, prepared.arguments, invocation)
+        output = await within(tool.timeout, ctx.around(event, call_body, at=invocation.scope))
+    except ToolError as error:
+        return failed(call, error.code, bounded(str(error), invocation)), False
+    except TimeoutError:
+        return failed(call, "TIMEOUT", f"{tool.name} did not end within {tool.timeout:g} s"), False
+    except StorageError as error:
+        return failed(call, error.code, str(error)), False
+    except Exception as error:
+        log.warning("tool %s raised", tool.name, exc_info=error)
+        return failed(call, "RAISED", bounded(f"{tool.name} raised {type(error).__name__}: {error}", invocation)), False
+    content = tuple(Text(bounded(part.text, invocation)) if isinstance(part, Text) else part for part in output.content)
+    return ToolResult(call.id, content, output.is_error, output.code), output.concludes
+
+
+async def call_body(event: RunTool) -> Output:
+    """Run the body of a tool: coroutines in the loop, plain functions in a thread."""
+    arguments = dict(event.arguments)
+    if event.tool.invocation:
+        arguments[event.tool.invocation] = event.invocation
+    if inspect.iscoroutinefunction(event.tool.body):
+        value: Any = await event.tool.body(**arguments)
+    else:
+        value = await asyncio.to_thread(event.tool.body, **arguments)
+    if isinstance(value, Output):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"it returned {type(value).__name__} instead of text")
+    return Output((Text(value),))
+
+
+async def within(seconds: float | None, body: Awaitable[Output]) -> Output:
+    """Run a body, cancel it past its time, and go on without it if it does not heed that.
+
+    :raises TimeoutError: past its time.
+    """
+    if seconds is None:
+        return await body
+    task = asyncio.ensure_future(body)
+    try:
+        done, _ = await asyncio.wait((task,), timeout=seconds)
+    except asyncio.CancelledError:
+        await end(task)
+        raise
+    if done:
+        return task.result()
+    await end(task)
+    raise TimeoutError
+
+
+async def end(task: asyncio.Future[Output]) -> None:
+    """Cancel a task and wait for it, but not for ever: a body that swallows its cancellation is left behind, and logged."""
+    task.cancel()
+    done, _ = await asyncio.wait((task,), timeout=GRACE)
+    if not done:
+        log.warning("a tool does not heed its cancellation; it is left behind")
+    elif not task.cancelled():
+        task.exception()
+
+
+def bounded(text: str, invocation: Invocation) -> str:
+    """The text as the model is shown it: a long one is kept in a file, its head and tail are shown."""
+    text = clean(text)
+    if len(text) <= INLINE_LIMIT:
+        return text
+    path = invocation.spill(text.encode(), "txt")
+    left_out = len(text) - HEAD - TAIL
+    return f"{text[:HEAD]}\n\n[… {left_out} characters left out; the whole text is in {path} …]\n\n{text[-TAIL:]}"
