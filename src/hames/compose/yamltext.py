@@ -11,6 +11,7 @@ from hames.content.errors import ConfigError
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+TAGS = frozenset({"str", "int", "float", "bool", "null", "timestamp", "value", "merge"})
 BOOL = {"true": True, "false": False}
 NULL = frozenset({"", "~", "null", "Null", "NULL"})
 INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -70,11 +71,11 @@ def _node(tree: Any, source: str) -> Node:
         return Node(members, line)
     if isinstance(tree, yaml.SequenceNode):
         return Node([_node(item, source) for item in tree.value], line)
-    if tree.tag not in ("tag:yaml.org,2002:str", "!") and tree.tag.startswith("!"):
+    if tree.tag.removeprefix("tag:yaml.org,2002:") not in TAGS:
         raise ConfigError(
             f"{source}:{line}: the tag {tree.tag} means nothing here", remedy="remove it; nothing in a composition is evaluated"
         )
-    return Node(_scalar(tree.value) if tree.style is None else tree.value, line)
+    return Node(tree.value if tree.style else _scalar(tree.value), line)
 
 
 def _scalar(text: str) -> Any:

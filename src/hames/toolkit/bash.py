@@ -91,10 +91,23 @@ async def end_group(process: asyncio.subprocess.Process) -> None:
             await asyncio.wait_for(process.wait(), POLITE)
     kill_group(process, signal.SIGKILL)
     await process.wait()
+    for _ in range(200):  # a killed process is gone a little later
+        try:
+            os.killpg(process.pid, 0)
+        except OSError:
+            return
+        await asyncio.sleep(0.005)
 
 
 async def run_command(command: str, seconds: float, environment: dict[str, str], call: Invocation) -> Output:
     """Run a command to its end, its time or its cancellation; nothing of its group is left then."""
+    capture = Capture(call)
+    # A pipe of our own: asyncio's would make wait() wait for everybody who holds its other end.
+    reading_end, writing_end = os.pipe()
+    stream = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading_end, "rb")
+    )
     try:
         process = await asyncio.create_subprocess_exec(
             "bash",
@@ -103,15 +116,16 @@ async def run_command(command: str, seconds: float, environment: dict[str, str],
             cwd=call.cwd,
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdout=writing_end,
+            stderr=writing_end,
             start_new_session=True,
         )
     except OSError as error:
+        transport.close()
         raise ToolError(f"the shell could not be started: {error}", "NOT_STARTED") from None
-    assert process.stdout is not None
-    capture = Capture(call)
-    reading = asyncio.create_task(drain(process.stdout, capture))
+    finally:
+        os.close(writing_end)
+    reading = asyncio.create_task(drain(stream, capture))
     late = False
     try:
         try:
@@ -128,6 +142,7 @@ async def run_command(command: str, seconds: float, environment: dict[str, str],
             await ending
             reading.cancel()
             await asyncio.wait((reading,))
+            transport.close()
             capture.close()
     text = capture.text
     if late:
