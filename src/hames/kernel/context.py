@@ -25,12 +25,13 @@ class Context:
     Everything registered through a context is owned by its mount and seen from its scope; it is withdrawn when either ends.
     """
 
-    __slots__ = ("host", "owner", "scope")
+    __slots__ = ("_start", "host", "owner", "scope")
 
     def __init__(self, host: Host, owner: Mount, scope: Scope) -> None:
         self.host = host
         self.owner = owner
         self.scope = scope
+        self._start = owner.starts
 
     def __repr__(self) -> str:
         return f"<Context of {self.owner.label} in {self.scope!r}>"
@@ -38,14 +39,24 @@ class Context:
     @property
     def live(self) -> bool:
         """Whether something can still be registered here."""
-        return not (self.owner.sealed or self.scope.closed)
+        return not (self.owner.sealed or self.scope.closed or self.owner.starts != self._start)
+
+    def _check(self, what: str) -> None:
+        if not self.live:
+            raise SealedError(
+                f"{self.owner.label} {what} after it was sealed",
+                remedy="check ctx.live before registering from a task or a callback",
+                owner=self.owner.label,
+            )
 
     def at(self, scope: Scope) -> Context:
         """The same owner, another scope: registering on behalf of somebody else.
 
         What is registered through it is seen in ``scope`` and lives while both live.
         """
-        return Context(self.host, self.owner, scope)
+        context = Context(self.host, self.owner, scope)
+        context._start = self._start
+        return context
 
     # services
 
@@ -88,13 +99,8 @@ class Context:
         :param withdraw: synchronous and idempotent; run when this mount is sealed, in reverse order.
         :raises SealedError: if the owner or the scope is going away; nothing may be registered then.
         """
+        self._check(f"registers {label!r}")
         mount = self.owner
-        if mount.sealed or self.scope.closed:
-            raise SealedError(
-                f"{mount.label} registers {label!r} after it was sealed",
-                remedy="check ctx.live before registering from a task or a callback",
-                owner=mount.label,
-            )
         effect = Effect(label, withdraw, mount)
         mount.effects[effect] = None
         if self.scope is not mount.scope:
@@ -122,8 +128,7 @@ class Context:
 
         :raises SealedError: if the mount is already going away.
         """
-        if self.owner.sealed:
-            raise SealedError(f"{self.owner.label} defers {label!r} after it was sealed", owner=self.owner.label)
+        self._check(f"defers {label!r}")
         self.owner.undos.append((label, undo))
 
     def last_resort(self, kill: Callable[[], None]) -> None:
@@ -135,9 +140,9 @@ class Context:
 
         :raises SealedError: if the mount is already going away.
         """
-        if self.owner.sealed:
+        if not self.live:
             coroutine.close()
-            raise SealedError(f"{self.owner.label} spawns {label!r} after it was sealed", owner=self.owner.label)
+        self._check(f"spawns {label!r}")
         self.owner.spawn(coroutine, label)
 
     def mount(self, plugin: Plugin, config: Any = None, *, id: str = "", isolate: Mapping[Any, object] | None = None) -> Mount:
@@ -146,6 +151,7 @@ class Context:
         :param isolate: per key ``True`` for a private instance of a service, or a label that names a shared one.
         :raises SealedError: if this mount is going away.
         """
+        self._check(f"mounts {plugin.name}")
         return self.host.mount(plugin, config, id=id, isolate=isolate, parent=self.owner, scope=self.scope)
 
     # speaking

@@ -7,9 +7,11 @@ until one answers. An *around* wraps a call. Which listeners are asked is the sc
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import fields, replace
-from typing import Any, Generic, TypeVar
+from copy import copy
+from dataclasses import fields
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -66,7 +68,10 @@ def snapshot(notice: Any) -> Any:
     for name in names:
         value = getattr(notice, name)
         if value.__class__ not in ATOMS and copied(value) is not value:
-            return replace(notice, **{field: copied(getattr(notice, field)) for field in names})
+            made = object.__new__(cls)
+            for field in names:
+                object.__setattr__(made, field, copied(getattr(notice, field)))
+            return made
     return notice
 
 
@@ -75,17 +80,21 @@ def copied(value: Any) -> Any:
     cls: Any = value.__class__
     if cls in ATOMS:
         return value
-    if cls is list:
-        return [copied(item) for item in value]
-    if cls is dict:
-        return {key: copied(item) for key, item in value.items()}
-    if cls is set:
-        return set(value)
-    if cls is bytearray:
-        return bytearray(value)
     if cls is tuple:
-        items = tuple(copied(item) for item in value)
-        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        parts = tuple(copied(item) for item in value)
+        return value if all(new is old for new, old in zip(parts, value, strict=True)) else parts
+    if isinstance(value, dict):
+        made = cast(dict[Any, Any], copy(value))  # pyright: ignore[reportUnknownArgumentType]
+        for key in made:
+            made[key] = copied(made[key])
+        return made
+    if isinstance(value, list | deque):
+        items = cast(list[Any], copy(value))  # pyright: ignore[reportUnknownArgumentType]
+        for index, item in enumerate(items):
+            items[index] = copied(item)
+        return items
+    if isinstance(value, set | bytearray):
+        return copy(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     return snapshot(value) if is_frozen(cls) else value
 
 

@@ -41,10 +41,11 @@ class Host(Planner):
         self.abandoned: list[Mount] = []
         self.watchers: list[asyncio.Future[None]] = []
         self._cachers: dict[type[Any], set[Scope]] = {}
-        self._waits: dict[Mount, list[Mount]] = {}
+        self._waits: dict[Mount, list[tuple[Mount, bool]]] = {}
         self.root_scope = Scope(self, None, "host")
         self.root = Mount(self, None, self.root_scope, Plugin("host", _nothing, Kind.FUNCTION), None, "host", {})
         self.root.state = State.ACTIVE
+        self.root.sealed = False
         self.ctx = Context(self, self.root, self.root_scope)
 
     # scopes and mounts
@@ -123,12 +124,14 @@ class Host(Planner):
         def withdraw() -> None:
             if scope.provisions.get((key, realm)) is provision:
                 del scope.provisions[(key, realm)]
+            if not mount.sealed:  # the scope ends before its owner
+                mount.provisions.remove(provision)
 
         ctx.effect(f"provides {key_name(key)}", withdraw)
         scope.provisions[(key, realm)] = provision
         mount.provisions.append(provision)
         changed = self._affected(provision)
-        if mount.state is State.ACTIVE and changed:
+        if changed:
             self.restart(changed)
         else:
             self.pump()
@@ -147,15 +150,16 @@ class Host(Planner):
     async def close_scope(self, scope: Scope) -> None:
         scopes = list(scope.below())
         mounts = [mount for each in reversed(scopes) for mount in each.mounts]
-        for each in scopes:
-            each.closed = True
-        if mounts:
-            self.stop(mounts)
-        for each in scopes:
-            for effect in reversed(tuple(each.borrowed)):
-                effect.withdraw()
-        while any(mount.state is not State.STOPPED for mount in mounts):
-            await self.changed()
+        with self.waiting_for(*mounts):
+            for each in scopes:
+                each.closed = True
+            if mounts:
+                self.stop(mounts)
+            for each in scopes:
+                for effect in reversed(tuple(each.borrowed)):
+                    effect.withdraw()
+            while any(mount.state is not State.STOPPED for mount in mounts):
+                await self.changed()
         for each in scopes:
             self._detach(each)
 
@@ -174,6 +178,7 @@ class Host(Planner):
         """Stop everything. Does not wait for mounts that were abandoned."""
         await self.close_scope(self.root_scope)
         self.root.seal()
+        await self.root.cancel_tasks()
         for label, undo in reversed(self.root.undos):
             try:
                 result = undo()
@@ -230,34 +235,39 @@ class Host(Planner):
         log.warning("%s: %s: %s", what, type(error).__name__, error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
 
     @contextmanager
-    def waiting_for(self, mount: Mount) -> Generator[None]:
-        """Mark that the running mount waits for the end of another one.
+    def waiting_for(self, *mounts: Mount, start: bool = False) -> Generator[None]:
+        """Mark that the running mount waits for the end of others, or for the start of one.
 
-        :raises WouldWaitForItself: if that one, or what must end before it, waits for the running one.
+        :raises WouldWaitForItself: if one of those, or what has to happen before, waits for the running one.
         """
         waiter = current_mount.get()
         if waiter is None:
             yield
             return
         seen: set[Mount] = set()
-        todo = [mount]
+        todo = [(mount, start) for mount in mounts]
         while todo:
-            for member in closure((todo.pop(),)):
+            mount, starting = todo.pop()
+            for member in (mount, *self.awaited(mount)) if starting else closure((mount,)):
                 if member is waiter:
                     raise WouldWaitForItself(
-                        f"{waiter.label} waits for {mount.label}, which cannot end before {waiter.label} does",
-                        remedy="use request_stop(), which does not wait",
+                        f"{waiter.label} waits for {mount.label}, which waits for {waiter.label}",
+                        remedy="use request_stop(), or wait in a task of your own",
                         owner=waiter.label,
                     )
                 if member not in seen:
                     seen.add(member)
                     todo.extend(self._waits.get(member, ()))
+                    if starting and member is not mount:
+                        todo.append((member, True))
         waits = self._waits.setdefault(waiter, [])
-        waits.append(mount)
+        waiting = [(mount, start) for mount in mounts]
+        waits.extend(waiting)
         try:
             yield
         finally:
-            waits.remove(mount)
+            for entry in waiting:
+                waits.remove(entry)
             if not waits:
                 self._waits.pop(waiter, None)
 

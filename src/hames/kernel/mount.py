@@ -102,9 +102,9 @@ class Mount:
         "realms",
         "removed",
         "replacement",
-        "restarts",
         "scope",
         "sealed",
+        "starts",
         "state",
         "tasks",
         "undos",
@@ -132,8 +132,8 @@ class Mount:
         self.pins: dict[Any, Provision] = {}
         self.failed_pins: dict[Any, Provision] | None = None
         self.provisions: list[Provision] = []
-        self.restarts = 0
-        self.sealed = False
+        self.starts = 0
+        self.sealed = True  # until it starts
         self.removed = False
         self.failing = False
         self.proceeding = False
@@ -142,7 +142,7 @@ class Mount:
         self.replacement: tuple[Plugin, Any] | None = None
         self.blocked_by: set[Mount] = set()
         self.blocks: list[Mount] = []
-        self.after: tuple[Mount, ...] = ()
+        self.after: dict[Mount, None] = {}
         self.followers: dict[Mount, None] = {}
         self._sequence = 0
         self._generator: Any = None
@@ -188,15 +188,25 @@ class Mount:
     async def ready(self) -> None:
         """Wait until this mount is active.
 
-        :raises BaseException: the error of its start, if it failed.
-        :raises KernelError: if it was stopped instead.
+        :raises Exception: the error of its start, if it failed.
+        :raises KernelError: if it was stopped instead, or cancelled.
+        :raises WouldWaitForItself: if its start waits for the caller.
         """
-        while self.state is not State.ACTIVE:
-            if self.state is State.FAILED:
-                raise self.error or KernelError(f"{self.label} failed")
-            if self.state is State.STOPPED:
-                raise KernelError(f"{self.label} was stopped", owner=self.label)
-            await self.host.changed()
+        with self.host.waiting_for(self, start=True):
+            while self.state is not State.ACTIVE:
+                if self.state is State.FAILED:
+                    raise self._failure()
+                if self.state is State.STOPPED:
+                    raise KernelError(f"{self.label} was stopped", owner=self.label)
+                await self.host.changed()
+
+    def _failure(self) -> Exception:
+        """Its error as one that may be raised to others: its cancellation is not theirs."""
+        if isinstance(self.error, Exception):
+            return self.error
+        failure = KernelError(f"{self.label} failed: {type(self.error).__name__}", owner=self.label)
+        failure.__cause__ = self.error
+        return failure
 
     def request_stop(self) -> None:
         """Seal this mount and all that depends on it now; the rest of the stop follows. Never waits."""
@@ -216,7 +226,7 @@ class Mount:
         """Stop this mount, start it again as ``plugin`` with ``config``, and with it, once each, whatever used its services.
 
         :param plugin: None keeps plugin and configuration.
-        :raises BaseException: the error of the new start; the mount is failed then.
+        :raises Exception: the error of the new start; the mount is failed then.
         :raises WouldWaitForItself: if the caller is part of what would have to end first.
         """
         with self.host.waiting_for(self):
@@ -224,14 +234,14 @@ class Mount:
             for mount in batch:
                 while not mount.settled:
                     await self.host.changed()
-        if self.state is State.FAILED and self.error is not None:
-            raise self.error
+        if self.state is State.FAILED:
+            raise self._failure()
 
     @property
     def settled(self) -> bool:
         """Whether nothing will happen here unless something else does."""
         if self.state is State.WAITING:
-            return not self.blocked_by and not self.host.can_start(self) and all(x.settled for x in self.after)
+            return not self.after and not self.host.can_start(self)
         return self.state in (State.ACTIVE, State.STOPPED, State.FAILED)
 
     def record(self, what: str, error: BaseException) -> None:
@@ -246,7 +256,7 @@ class Mount:
         self.state = State.STARTING
         self.sealed = False
         self.error = None
-        self.restarts += 1
+        self.starts += 1
         ctx = self.host.context(self)
         plugin = self.plugin
         if plugin.kind is Kind.ASYNC:
@@ -277,7 +287,12 @@ class Mount:
 
         task = asyncio.create_task(run(), name=f"{self.label}: {label}")
         self.tasks[task] = label
-        task.add_done_callback(self._task_done)
+
+        def done(task: asyncio.Task[Any]) -> None:
+            coroutine.close()  # it may never have had a turn
+            self._task_done(task)
+
+        task.add_done_callback(done)
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         label = self.tasks.pop(task, "task")
@@ -356,14 +371,14 @@ class Mount:
         self._limit(self.plugin.stop_limit, "stop")
         try:
             if pending is None:
-                await self._cancel_tasks()
+                await self.cancel_tasks()
                 self._resume()
             await self._await_undos(pending)
         finally:
             self._over()
         self._end()
 
-    async def _cancel_tasks(self) -> None:
+    async def cancel_tasks(self) -> None:
         while self.tasks:
             for task in self.tasks:
                 task.cancel()
@@ -406,11 +421,13 @@ class Mount:
             self._start_failed(error)
         else:
             self._over()
-            self.host.activated(self)
-        await self._wait_for_go(ended)
+            if not self.abandoned:
+                self.host.activated(self)
+        if not self.abandoned:
+            await self._wait_for_go(ended)
         self._limit(self.plugin.stop_limit, "stop")
         try:
-            await self._cancel_tasks()
+            await self.cancel_tasks()
             if not ended:
                 await self._leave(generator)
             await self._await_undos()
@@ -426,7 +443,8 @@ class Mount:
                 owner=self.label,
             )
         self._over()
-        self.host.fail(self, error)
+        if not self.abandoned:
+            self.host.fail(self, error)
 
     async def _wait_for_go(self, ended: bool) -> None:
         assert self._go is not None
@@ -477,6 +495,8 @@ class Mount:
     # limits
 
     def _limit(self, seconds: float, phase: str) -> None:
+        if self.abandoned:
+            return
         self._phase_over = False
         self._timer = asyncio.get_running_loop().call_later(seconds, self._overdue, phase)
 

@@ -7,6 +7,7 @@ were not asked to go start again, each once, when what they used before has sett
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,6 +60,7 @@ class Planner:
         self.interested: dict[Any, dict[Mount, None]] = {}
         self.moving: dict[Mount, None] = {}
         self._pending: dict[Mount, None] = {}
+        self._leaving: deque[Mount] = deque()
         self._pumping = False
         self._holds = 0
 
@@ -74,17 +76,30 @@ class Planner:
         return None
 
     @staticmethod
-    def _sees(mount: Mount | None, provision: Provision) -> bool:
+    def _sees(mount: Mount, provision: Provision) -> bool:
         owner = provision.mount
-        if owner.sealed:
+        if owner.sealed or owner is mount:  # what it provides itself is for others: it may wrap what it shadows
             return False
         if owner.state is State.ACTIVE:
             return True
-        while mount is not None:
-            if mount is owner:
+        parent = mount.parent
+        while parent is not None:
+            if parent is owner:
                 return True
-            mount = mount.parent
+            parent = parent.parent
         return False
+
+    def awaited(self, mount: Mount) -> list[Mount]:
+        """Which mounts a start waits for: those that start before it, and those that provide what it needs once they are active."""
+        if mount.state is not State.WAITING:
+            return []
+        found = list(mount.after)
+        for key in mount.plugin.needs:
+            for scope in mount.scope.chain():
+                provision = scope.provisions.get((key, mount.realms.get(key)))
+                if provision is not None and provision.mount.state is State.STARTING:
+                    found.append(provision.mount)
+        return found
 
     def resolve(self, mount: Mount) -> dict[Any, Provision] | None:
         """What the mount would be pinned to if it started now, or None while something needed is missing."""
@@ -104,9 +119,7 @@ class Planner:
         parent = mount.parent
         if mount.removed or mount.scope.closed or parent is None or parent.sealed or parent.state not in LIVE:
             return False
-        if any(not other.settled for other in mount.after):
-            return False
-        return self.resolve(mount) is not None
+        return not mount.after and self.resolve(mount) is not None
 
     # starting
 
@@ -150,7 +163,10 @@ class Planner:
             if pins is not None and pins != mount.failed_pins:
                 mount.state = State.WAITING
                 mount.failing = False
-        if mount.state is not State.WAITING or not self.can_start(mount):
+        if mount.state is not State.WAITING or mount.after:
+            return
+        if not self.can_start(mount):
+            self._release(mount)
             return
         pins = self.resolve(mount)
         assert pins is not None
@@ -166,7 +182,6 @@ class Planner:
             self._proceed(mount)
             return
         mount.state = State.ACTIVE
-        mount.after = ()
         self.moving.pop(mount, None)
         changed: dict[Mount, None] = {}
         for provision in mount.provisions:
@@ -217,8 +232,8 @@ class Planner:
                 self._remove(child)
         survivors = [mount for mount in members if not mount.removed]
         for mount in survivors:
-            before = {pin.mount: None for pin in mount.pins.values() if pin.mount in inside and pin.mount is not mount}
-            mount.after = tuple(before)
+            before = {pin.mount: None for pin in mount.pins.values() if pin.mount in inside}
+            mount.after.update(before)
             for other in before:
                 other.followers[mount] = None
         for mount in roots:
@@ -244,17 +259,15 @@ class Planner:
 
     def _wind_down(self, members: list[Mount]) -> None:
         """Seal all members at once, last started first; then let each end when its dependents have."""
-        begun: list[Mount] = []
-        for mount in reversed(members):
-            if mount.state in LIVE and not mount.sealed:
-                mount.state = State.STOPPING
-                self.moving[mount] = None
-                begun.append(mount)
-            elif mount.removed and mount.state in (State.WAITING, State.FAILED):
-                self._gone(mount)
+        begun = [mount for mount in reversed(members) if mount.state in LIVE and not mount.sealed]
         for mount in begun:
+            mount.state = State.STOPPING
+            self.moving[mount] = None
             for child in mount.children.values():
                 self._remove(child)
+        for mount in reversed(members):
+            if mount.removed and mount.state in (State.WAITING, State.FAILED):
+                self._gone(mount)
         for mount in begun:
             mount.seal()
         for mount in begun:
@@ -267,9 +280,16 @@ class Planner:
             self._proceed(mount)
 
     def _proceed(self, mount: Mount) -> None:
-        if mount.state is State.STOPPING and not mount.blocked_by and not mount.proceeding and not mount.on_stack:
-            mount.proceeding = True
-            mount.proceed()
+        """Let a mount end if nothing is in its way; a chain of them one after the other, not one inside the other."""
+        self._leaving.append(mount)
+        if len(self._leaving) > 1:
+            return
+        while self._leaving:
+            mount = self._leaving[0]
+            if mount.state is State.STOPPING and not mount.blocked_by and not mount.proceeding and not mount.on_stack:
+                mount.proceeding = True
+                mount.proceed()
+            self._leaving.popleft()
 
     def ended(self, mount: Mount) -> None:
         """All four phases are over."""
@@ -280,6 +300,10 @@ class Planner:
         for provision in mount.pins.values():
             provision.users.pop(mount, None)
         mount.pins = {}
+        for provision in mount.provisions:
+            for other in self.interested.get(provision.key, ()):
+                if other.state in (State.WAITING, State.FAILED):
+                    self._pending[other] = None
         mount.provisions.clear()
         blocks, mount.blocks = mount.blocks, []
         if mount.removed:
@@ -303,7 +327,6 @@ class Planner:
             for key in (*mount.plugin.needs, *mount.plugin.wants):
                 self.interested.setdefault(key, {})[mount] = None
         mount.state = State.WAITING
-        mount.sealed = False
         self._moved(mount)
         self._pending[mount] = None
 
@@ -311,6 +334,7 @@ class Planner:
         mount.state = State.STOPPED
         mount.sealed = True
         self._pending.pop(mount, None)
+        mount.after.clear()
         self.leave(mount)
         mount.scope.mounts.pop(mount, None)
         if mount.parent is not None and mount.parent.children.get(mount.id) is mount:
@@ -318,13 +342,18 @@ class Planner:
         self._moved(mount)
 
     def _moved(self, mount: Mount) -> None:
-        """A state has changed: those that start after this mount are looked at again."""
-        for other in mount.followers:
-            if other.state is State.WAITING:
-                self._pending[other] = None
+        """A state has changed."""
         if mount.state in (State.ACTIVE, State.STOPPED, State.FAILED):
-            mount.followers.clear()
+            self._release(mount)
         self.notify()
+
+    def _release(self, mount: Mount) -> None:
+        """It has settled for now: those that start after it need not wait for it any more."""
+        followers, mount.followers = mount.followers, {}
+        for other in followers:
+            other.after.pop(mount, None)
+            if not other.after:
+                self._pending[other] = None
 
     def notify(self) -> None:
         """Wake whoever waits for a change of state."""

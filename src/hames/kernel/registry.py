@@ -161,7 +161,7 @@ class Registry(Generic[T]):
         for layer in self._chain(scope):
             if any(matches(name, (pattern,)) for name in layer.entries):
                 return True
-            if any(pattern == declared or matches(pattern, (declared,)) for declared in layer.declared):
+            if any(matches(pattern, (declared,)) or matches(declared, (pattern,)) for declared in layer.declared):
                 return True
         return False
 
@@ -223,6 +223,8 @@ class Registry(Generic[T]):
         seen = {name: entry for name, entry in inherited.items() if all(mask.permits(name) for mask in layer.masks)}
         seen.update(layer.entries)
         if layer.seals:
-            seen = {name: e for name, e in seen.items() if e.granted or all(mask.permits(name) for mask in layer.seals)}
+            seen = {
+                name: e for name, e in seen.items() if (e.granted and e.scope is scope) or all(mask.permits(name) for mask in layer.seals)
+            }
         found = self._views[scope] = dict(sorted(seen.items(), key=lambda item: (item[1].rank, item[0])))
         return found
