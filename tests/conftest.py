@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hames.agents import AGENTS, Agents
-from hames.compose import Row, running
+from hames.compose import running
 from hames.kernel import Host, Plugin
 from hames.profiles import profile
 from hames.store import STATE
@@ -40,10 +40,10 @@ def wired(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> StubServer:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Opener:
-    """Opens a host with the standard profile, a state directory of its own, and further rows."""
+    """Opens a host with the standard profile, a state directory of its own, and further layers."""
 
-    def open(rows: Sequence[Row] = (), provided: dict[Any, Any] | None = None) -> AbstractAsyncContextManager[Host]:
-        return running(profile("standard"), {STATE: tmp_path / "state", **(provided or {})}, rows)
+    def open(*layers: Path, provided: dict[Any, Any] | None = None) -> AbstractAsyncContextManager[Host]:
+        return running([profile("standard"), *layers], {STATE: tmp_path / "state", **(provided or {})})
 
     return open
 

@@ -1,6 +1,20 @@
-"""Composition: plugins as rows of a file, mounted as one."""
+"""Composition: plugins as rows of files, in layers, mounted as one."""
 
-from hames.compose.mounting import mount_rows, running
-from hames.compose.rows import Row, read_rows
+from hames.compose.interpolate import Interpolation
+from hames.compose.layers import Layer, check_state, layers, state_directory
+from hames.compose.mounting import mount, plan, running
+from hames.compose.rows import Composition, Row, compose
 
-__all__ = ["Row", "mount_rows", "read_rows", "running"]
+__all__ = [
+    "Composition",
+    "Interpolation",
+    "Layer",
+    "Row",
+    "check_state",
+    "compose",
+    "layers",
+    "mount",
+    "plan",
+    "running",
+    "state_directory",
+]

@@ -1,119 +1,173 @@
-"""Mounting rows: import, validate, mount, audit; all of it or nothing."""
+"""Mounting a composition as one: every row active, or none."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import os
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hames.compose.rows import Row, read_rows, suggestion
+from hames.compose.interpolate import Interpolation
+from hames.compose.layers import Layer
+from hames.compose.plugins import describe, load_plugin, validate
+from hames.compose.rows import Composition, Row, compose, suggestion
 from hames.content.errors import ConfigError, HamesError
-from hames.kernel import Host, Mount, Plugin, State
+from hames.kernel import Context, Host, Key, Mount, Plugin, Scope, State, plugin
 
 
-def load_plugin(row: Row) -> Plugin:
-    """Import what a row uses. Without an attribute it is the one plugin of the module, or of its ``plugin`` module.
+@plugin(name="group")
+def group(ctx: Context, config: None) -> None:
+    """What a group of rows is mounted as: it does nothing, and its rows end with it."""
 
-    :raises ConfigError: if there is no such module or plugin.
+
+@dataclass(slots=True)
+class Planned:
+    """A row that is ready to be mounted."""
+
+    path: str
+    row: Row
+    plugin: Plugin
+    config: Any
+    rows: list[Planned] = field(default_factory=list["Planned"])
+    isolate: dict[Any, object] = field(default_factory=dict[Any, object])
+
+    def walk(self) -> Iterable[Planned]:
+        yield self
+        for planned in self.rows:
+            yield from planned.walk()
+
+
+def plan(composition: Composition, interpolation: Interpolation) -> list[Planned]:
+    """Import and validate every row that is not disabled. Nothing is mounted.
+
+    :raises ConfigError: naming every mistake of every row, and of the files.
     """
-    module_name, _, attribute = row.use.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-        if not attribute and hasattr(module, "__path__"):
-            module = importlib.import_module(f"{module_name}.plugin")
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{row.source}: row {row.id} uses {row.use!r}: {error}", remedy="check the name, or install the package"
-        ) from None
-    names = {name: value for name, value in vars(module).items() if isinstance(value, Plugin) and value.body.__module__ == module.__name__}
-    if attribute:
-        found = getattr(module, attribute, None)
-        if not isinstance(found, Plugin):
-            known = suggestion(attribute, list(names))
-            raise ConfigError(f"{row.source}: {module_name} has no plugin {attribute!r}{known}", remedy="name a plugin of that module")
-        return found
-    if len(names) != 1:
-        what = "no plugin" if not names else f"several plugins: {', '.join(names)}"
-        raise ConfigError(f"{row.source}: {module.__name__} has {what}", remedy=f"write {row.use}:name")
-    return next(iter(names.values()))
+    problems = composition.problems
+    planned = [made for row in composition.rows if (made := _plan(row, "", interpolation, problems)) is not None]
+    keys = _keys(each.plugin for top in planned for each in top.walk())
+    for top in planned:
+        for each in top.walk():
+            _isolate(each, keys, problems)
+    composition.check()
+    return planned
 
 
-def validate(row: Row, plugin: Plugin) -> Any:
-    """The configuration of a row as its plugin's model.
-
-    :raises ConfigError: naming every violation.
-    """
-    if plugin.config is None:
-        if row.config:
-            raise ConfigError(f"{row.source}: {row.use} takes no config", remedy="remove it")
+def _plan(row: Row, path: str, interpolation: Interpolation, problems: list[str]) -> Planned | None:
+    if row.is_disabled:
         return None
-    from pydantic import ValidationError
-
-    model: Any = plugin.config
+    here = f"{path}/{row.id}" if path else row.id
+    if row.group is not None:
+        planned = Planned(here, row, group, None)
+        planned.rows = [made for each in row.group if (made := _plan(each, here, interpolation, problems)) is not None]
+        return planned
+    values: Any = interpolation.fill(row.config, problems.append) if row.config is not None else {}
     try:
-        return model.model_validate(row.config)
-    except ValidationError as error:
-        lines: list[str] = []
-        for item in error.errors(include_url=False, include_input=False):
-            place = ".".join(map(str, item["loc"]))
-            hint = suggestion(str(item["loc"][-1]), list(model.model_fields)) if item["type"] == "extra_forbidden" else ""
-            message = "is no setting of this plugin" if item["type"] == "extra_forbidden" else item["msg"]
-            lines.append(f"{row.source}: config.{place}: {message}{hint}")
-        raise ConfigError("\n".join(lines), remedy=f"see the settings of {row.use}") from None
+        found = load_plugin(row)
+    except ConfigError as error:
+        problems.append(f"{error.message} ({error.remedy})" if error.remedy else error.message)
+        return None
+    config, violations = validate(row, found, values or {})
+    problems.extend(violations)
+    return Planned(here, row, found, config)
 
 
-async def mount_rows(host: Host, rows: Sequence[Row]) -> dict[str, Mount]:
-    """Mount rows as one: every one of them active, or none.
+def _keys(plugins: Iterable[Plugin]) -> dict[str, Any]:
+    """Every key that the modules of these plugins know, by name."""
+    import sys
 
-    :raises ConfigError: naming every row that could not be imported, validated or started.
+    keys: dict[str, Any] = {}
+    for each in plugins:
+        for key in (*each.needs, *each.wants):
+            keys[key.name if isinstance(key, Key) else key.__name__] = key
+        for value in vars(sys.modules[each.body.__module__]).values():
+            if isinstance(value, Key):
+                keys[value.name] = value
+    return keys
+
+
+def _isolate(planned: Planned, keys: Mapping[str, Any], problems: list[str]) -> None:
+    if planned.row.isolate is None:
+        return
+    for name, node in planned.row.isolate.members.items():
+        if name in keys:
+            planned.isolate[keys[name]] = node.value
+        else:
+            problems.append(f"{node.origin}: no row here knows a service {name!r}{suggestion(name, keys)}")
+
+
+async def mount(host: Host, planned: Sequence[Planned], scope: Scope | None = None) -> dict[str, Mount]:
+    """Mount planned rows as one.
+
+    :returns: the mounts by path.
+    :raises HamesError: if a row did not start; nothing of the composition is left then.
     """
-    errors: list[str] = []
-    loaded: list[tuple[Row, Plugin, Any]] = []
-    for row in rows:
-        try:
-            plugin = load_plugin(row)
-            loaded.append((row, plugin, validate(row, plugin)))
-        except ConfigError as error:
-            errors.append(f"{error.message} ({error.remedy})")
-    if errors:
-        raise ConfigError("\n".join(errors), remedy="mend these rows")
+    mounts: dict[str, Mount] = {}
     with host.hold():
-        mounts = {row.id: host.mount(plugin, config, id=row.id) for row, plugin, config in loaded}
+        for rank, each in enumerate(planned):
+            _mount(host, each, scope or host.root_scope, None, rank, mounts)
     await host.settle()
-    bad = {id: mount for id, mount in mounts.items() if mount.state is not State.ACTIVE}
-    if not bad:
+    complaints = [text for path, each in mounts.items() if (text := _complaint(path, each))]
+    complaints += _leaks(mounts, scope or host.root_scope)
+    if not complaints:
         return mounts
-    failure = next((mount.error for mount in bad.values() if isinstance(mount.error, HamesError)), None)
-    lines = [_complaint(id, mount) for id, mount in bad.items()]
-    for mount in reversed(tuple(mounts.values())):
-        mount.request_stop()
+    failures = [each.error for each in mounts.values() if each.state is State.FAILED]
+    tops = [mounts[each.path] for each in planned]
+    host.stop(tops)
     await host.settle()
-    if failure is not None and len(lines) == 1:
-        raise failure
-    raise failure if failure is not None and all("needs" in line for line in lines[1:]) else ConfigError("\n".join(lines))
+    if len(failures) == 1 and isinstance(failures[0], HamesError):
+        raise failures[0]
+    raise ConfigError("\n".join(complaints), remedy="nothing is mounted; mend these rows")
 
 
-def _complaint(id: str, mount: Mount) -> str:
+def _mount(host: Host, planned: Planned, scope: Scope, parent: Mount | None, rank: int, mounts: dict[str, Mount]) -> None:
+    row = planned.row
+    made = host.mount(planned.plugin, planned.config, id=row.id, scope=scope, parent=parent, isolate=planned.isolate, rank=rank)
+    mounts[planned.path] = made
+    for index, each in enumerate(planned.rows):
+        _mount(host, each, scope, made, index, mounts)
+
+
+def _complaint(path: str, mount: Mount) -> str:
+    if mount.state is State.ACTIVE:
+        return ""
     if mount.state is State.WAITING:
-        return f"row {id} needs {', '.join(mount.missing)}, which no row provides"
-    return f"row {id} did not start: {type(mount.error).__name__}: {mount.error}"
+        return f"row {path} needs {', '.join(mount.missing)}, which no row provides"
+    error = mount.error
+    said = error.message if isinstance(error, HamesError) else describe(error) if error is not None else mount.state.value
+    return f"row {path} did not start: {said}"
+
+
+def _leaks(mounts: Mapping[str, Mount], scope: Scope) -> list[str]:
+    """Services that a composition provides outside of its own scope."""
+    inside = set(scope.below())
+    leaks: list[str] = []
+    for path, mount in mounts.items():
+        for provision in mount.provisions:
+            if provision.scope not in inside:
+                name = getattr(provision.key, "name", None) or provision.key.__name__
+                leaks.append(f"row {path} provides {name} in scope {provision.scope.key!r}, outside of its composition")
+    return leaks
 
 
 @asynccontextmanager
-async def running(profile: Path, provided: Mapping[Any, Any], rows: Sequence[Row] = ()) -> AsyncGenerator[Host]:
-    """A host with a profile mounted, closed at the end.
+async def running(
+    files: Path | Sequence[Path | Layer], provided: Mapping[Any, Any], *, environment: Mapping[str, str] | None = None
+) -> AsyncGenerator[Host]:
+    """A host with a composition mounted, closed at the end.
 
-    :param provided: values under keys that the rows may need, for example the state directory.
-    :param rows: further rows.
-    :raises HamesError: if the profile cannot be mounted.
+    :param files: composition files in order, the profile first.
+    :param provided: values under keys that rows may need, for example the state directory.
+    :param environment: what ``${env:…}`` reads; this process's where it is None.
+    :raises HamesError: if the composition cannot be mounted.
     """
+    layers = [each if isinstance(each, Layer) else Layer(each) for each in ([files] if isinstance(files, Path) else files)]
     host = Host()
     try:
         for key, value in provided.items():
             host.ctx.provide(key, value)
-        await mount_rows(host, [*read_rows(profile), *rows])
+        await mount(host, plan(compose(layers), Interpolation(os.environ if environment is None else environment)))
         yield host
     finally:
         await host.close()

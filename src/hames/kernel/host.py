@@ -78,7 +78,7 @@ class Host(Planner):
         """
         parent = parent or self.root
         scope = scope or parent.scope
-        if parent.sealed or scope.closed:
+        if parent.removed or scope.closed or (parent.sealed and parent.state is not State.WAITING):
             raise SealedError(f"{parent.label} mounts {id or plugin.name} after it was sealed", owner=parent.label)
         if not id:
             id = plugin.name if plugin.name not in parent.children else f"{plugin.name}#{parent.next_sequence()}"

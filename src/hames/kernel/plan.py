@@ -186,6 +186,7 @@ class Planner:
         changed: dict[Mount, None] = {}
         for provision in mount.provisions:
             changed.update(self._affected(provision))
+        self._pending.update((child, None) for child in mount.children.values() if child.state is State.WAITING)
         self._moved(mount)
         if changed:
             self.restart(changed)

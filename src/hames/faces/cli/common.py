@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from hames.compose import running
+from hames.compose import Layer, check_state, layers, running
+from hames.compose import state_directory as state_place
+from hames.content.errors import ConfigError
 from hames.kernel import Host
-from hames.profiles import profile
+from hames.profiles import profile, profile_names
 from hames.store import STATE
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,12 +22,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def state_directory(option: str | None) -> Path:
     """Where state lives: the option, ``HAMES_STATE``, or the XDG state directory."""
-    if option:
-        return Path(option).expanduser().absolute()
-    if named := os.environ.get("HAMES_STATE"):
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "hames"
+    return state_place(os.environ, option or "")
+
+
+def chosen_layers(profile_name: str, patches: Sequence[str]) -> list[Layer]:
+    """The files of the composition that the options name.
+
+    :raises ConfigError: if one of them does not exist.
+    """
+    file = profile(profile_name)
+    if not file.exists():
+        raise ConfigError(f"there is no profile {profile_name!r}", remedy=f"profiles are {', '.join(profile_names())}")
+    return layers(Layer(file, f"profile {profile_name}"), [Path(patch) for patch in patches], os.environ)
+
+
+def layer_options(command: F) -> F:
+    command = click.option("--patch", "patches", metavar="FILE", multiple=True, help="A further composition file; may be repeated.")(
+        command
+    )
+    return click.option("--profile", "profile_name", metavar="NAME", default="standard", help="The shipped profile to begin with.")(command)
 
 
 def state_option(command: F) -> F:
@@ -39,7 +54,11 @@ def json_option(command: F) -> F:
 
 
 @asynccontextmanager
-async def opened(state: Path, name: str = "standard") -> AsyncGenerator[Host]:
-    """A host with a shipped profile."""
-    async with running(profile(name), {STATE: state}) as host:
+async def opened(state: Path, cwd: Path, chosen: Sequence[Layer]) -> AsyncGenerator[Host]:
+    """A host with a composition for work in a directory.
+
+    :raises ConfigError: if state and checkout lie in each other, or the composition has a mistake.
+    """
+    check_state(state, cwd)
+    async with running(chosen, {STATE: state}) as host:
         yield host

@@ -15,6 +15,7 @@ from hames.content.errors import HamesError
 COMMANDS = {
     "run": ("run", "Give an agent one task and wait for its end."),
     "sessions": ("sessions", "List, show and export sessions."),
+    "compose": ("compose", "Show, explain and check the composition."),
     "models": ("models", "List providers and fetch local weights."),
     "doctor": ("doctor", "Check this installation and its state."),
 }

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ import click
 
 from hames.agents import AGENTS, Agent, Agents, AgentSpec, Chunked, Retrying, ToolEnded, ToolStarted, TurnEnd
 from hames.budget import Limits
+from hames.compose import Layer
 from hames.content.errors import KernelError, UsageError
 from hames.content.finish import TextDelta
-from hames.faces.cli.common import json_option, opened, state_directory, state_option
+from hames.faces.cli.common import chosen_layers, json_option, layer_options, opened, state_directory, state_option
 from hames.kernel import Host
 
 STATUS = {"completed": 0, "aborted": 130, "error": 1}
@@ -108,8 +109,8 @@ def cancel_on_signals(agent: Agent) -> Callable[[], None]:
     return undo
 
 
-async def run_task(state: Path, prompt: str, spec: AgentSpec, *, as_json: bool) -> int:
-    async with opened(state) as host:
+async def run_task(state: Path, chosen: Sequence[Layer], prompt: str, spec: AgentSpec, *, as_json: bool) -> int:
+    async with opened(state, Path(spec.cwd), chosen) as host:
         agents: Agents | None = host.get(AGENTS)
         if agents is None:
             raise KernelError("no row of this composition makes agents", code="MISSING_SERVICE")
@@ -138,10 +139,20 @@ async def run_task(state: Path, prompt: str, spec: AgentSpec, *, as_json: bool) 
 @click.option("--max-steps", metavar="N", type=click.IntRange(min=1), help="Stop after so many answers of the model.")
 @click.option("--max-tokens", metavar="N", type=click.IntRange(min=1), help="Stop when so many tokens are spent.")
 @click.option("--resume", metavar="SESSION", default="", help="Go on with a session; it keeps its directory and its model.")
+@layer_options
 @json_option
 @state_option
 def command(
-    prompt: str, model: str, cwd: str, max_steps: int | None, max_tokens: int | None, resume: str, as_json: bool, state_dir: str | None
+    prompt: str,
+    model: str,
+    cwd: str,
+    max_steps: int | None,
+    max_tokens: int | None,
+    resume: str,
+    profile_name: str,
+    patches: tuple[str, ...],
+    as_json: bool,
+    state_dir: str | None,
 ) -> None:
     """Give an agent one task and wait for its end. PROMPT is the task; '-' reads it from standard input."""
     if prompt == "-":
@@ -149,4 +160,5 @@ def command(
     if not prompt.strip():
         raise UsageError("the prompt is empty", remedy="say what to do")
     spec = AgentSpec(str(Path(cwd).expanduser().absolute()), model, resume, limits=Limits(max_steps, max_tokens))
-    sys.exit(asyncio.run(run_task(state_directory(state_dir), prompt, spec, as_json=as_json)))
+    chosen = chosen_layers(profile_name, patches)
+    sys.exit(asyncio.run(run_task(state_directory(state_dir), chosen, prompt, spec, as_json=as_json)))
