@@ -184,16 +184,16 @@ class Agent:
         outer: asyncio.CancelledError | None = None
         try:
             while len(self.inbox) and outer is None:
+                claimed = self.inbox.claim_turn()
                 try:
-                    self.last = await self._loop().turn(self)
+                    self.last = await self._loop().turn(self, claimed)
                 except asyncio.CancelledError as error:
-                    if not self.cause:
-                        outer = error  # not ours: the event loop itself is ending
-                    self.last = TurnEnd("aborted", detail=self.cause or "the event loop ended")
+                    outer = error  # not asked for here: the event loop itself is ending
+                    self.last = TurnEnd("aborted", detail="the event loop ended")
                 except Exception as error:
                     self.ctx.host.contain(f"agent {self.id}", error)
-                    code = error.code if isinstance(error, HamesError) else "INTERNAL"
-                    self.last = TurnEnd("error", detail=f"{code}: {error}")
+                    code, remedy = (error.code, error.remedy) if isinstance(error, HamesError) else ("INTERNAL", "")
+                    self.last = TurnEnd("error", detail=f"{code}: {error}", remedy=remedy)
                 while self.cause and task.cancelling():
                     task.uncancel()
                 self.cause = ""

@@ -12,6 +12,8 @@ from hames.kernel import Notice
 
 @dataclass(frozen=True, slots=True)
 class TurnBegan(Notice):
+    """A turn has begun."""
+
     agent: str
 
 
@@ -42,12 +44,16 @@ class Retrying(Notice):
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted(Notice):
+    """A call that may run is about to; its intent is on disk."""
+
     agent: str
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded(Notice):
+    """A call has its result, whether it ran or not."""
+
     agent: str
     call: ToolCall
     result: ToolResult
@@ -55,5 +61,7 @@ class ToolEnded(Notice):
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded(Notice):
+    """A turn has ended, and its end is logged."""
+
     agent: str
     end: TurnEnd

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hames.agents.agent import Agent
 from hames.agents.events import Answered, Chunked, Retrying, ToolEnded, ToolStarted, TurnBegan
@@ -26,6 +27,7 @@ from hames.content.messages import Message, Text, ToolCall, ToolResult
 from hames.kernel import Context, Key, plugin
 from hames.models import ModelStream
 from hames.prompts import PROMPTS, Facts
+from hames.sessions import Session
 from hames.tools import TOOLS, Invocation, Tools
 from hames.tools.plugin import Cancelled
 
@@ -41,23 +43,24 @@ class Loop:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
 
-    async def turn(self, agent: Agent) -> TurnEnd:
-        """One turn of an agent, from what waits in its inbox to its end, which is logged whatever happens."""
+    async def turn(self, agent: Agent, messages: Sequence[Message]) -> TurnEnd:
+        """One turn of an agent, from the messages that it is for to its end, which is logged whatever happens."""
         session = agent.session
         meter = Meter(agent.limits)
-        session.append("turn", {})
-        self._ctx.emit(TurnBegan(agent.id), at=agent.scope)
         end = TurnEnd("error", detail="the turn did not run")
         try:
-            for message in agent.inbox.claim_turn():
+            session.append("turn", {})
+            self._ctx.emit(TurnBegan(agent.id), at=agent.scope)
+            for message in messages:
                 session.add(message)
             end = await self._steps(agent, meter)
         except asyncio.CancelledError:
-            end = TurnEnd("aborted", self._text(agent), agent.cause or "disposed", None, meter.usage, meter.steps)
-            raise
+            end = TurnEnd("aborted", self._text(agent), agent.cause or "the event loop ended", None, meter.usage, meter.steps)
+            if not agent.cause:
+                raise
         except HamesError as error:
-            end = TurnEnd("error", self._text(agent), f"{error.code}: {error}", None, meter.usage, meter.steps)
-            raise
+            self._ctx.host.contain(f"a turn of {agent.id}", error)
+            end = TurnEnd("error", self._text(agent), f"{error.code}: {error}", None, meter.usage, meter.steps, error.remedy)
         finally:
             await self._log_end(agent, end)
         return end
@@ -73,7 +76,8 @@ class Loop:
         while True:
             stopped = meter.exhausted()
             if stopped:
-                return TurnEnd("budget", self._text(agent), stopped, None, meter.usage, meter.steps)
+                remedy = "give it a wider limit, or go on with the session"
+                return TurnEnd("budget", self._text(agent), stopped, None, meter.usage, meter.steps, remedy)
             finish = await self._ask(agent)
             meter.spend(finish.usage)
             if finish.reason != "tool-calls":
@@ -125,6 +129,7 @@ class Loop:
             agent.session.append("retry", {"failure": encode_failure(failure), "wait": wait})
             self._ctx.emit(Retrying(agent.id, failure, wait), at=agent.scope)
             await agent.clock.sleep(wait)
+        finish = with_distinct_ids(finish, agent.session)
         self._log_answer(agent, finish)
         self._ctx.emit(Answered(agent.id, finish), at=agent.scope)
         return finish
@@ -215,6 +220,16 @@ class Loop:
     def _log_result(self, agent: Agent, call: ToolCall, result: ToolResult) -> None:
         agent.session.add(Message("user", (result,), "tool"))
         self._ctx.emit(ToolEnded(agent.id, call, result), at=agent.scope)
+
+
+def with_distinct_ids(finish: Finish, session: Session) -> Finish:
+    """The answer with calls whose ids nobody else in the conversation has: some servers send none, or count from 0 each time."""
+    ids = [block.id for block in finish.blocks if isinstance(block, ToolCall)]
+    if all(ids) and len(set(ids)) == len(ids) and session.call_ids.isdisjoint(ids):
+        return finish
+    seq = session.next_seq
+    blocks = (replace(block, id=f"call_{seq}_{n}") if isinstance(block, ToolCall) else block for n, block in enumerate(finish.blocks))
+    return replace(finish, blocks=tuple(blocks))
 
 
 LOOP: Key[Loop] = Key("loop")

@@ -60,7 +60,9 @@ def _put_node(name: str, node: Node, indent: str, lines: list[tuple[str, str]]) 
         for key, member in node.members.items():
             _put_node(key, member, indent + "  ", lines)
     else:
-        value = str(node.value) if name == "use" else json.dumps(node.plain(), ensure_ascii=False)
+        value = json.dumps(node.plain(), ensure_ascii=False)
+        if name == "use":
+            value = str(node.plain())
         lines.append((f"{indent}{name}: {value}", str(node.origin)))
 
 

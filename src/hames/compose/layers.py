@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hames.content.errors import ConfigError
+from hames.content.paths import expanded
 
 MARKER = ".hames-worktree"  # what a managed worktree is known by
 
@@ -36,8 +37,8 @@ class Layer:
 def home(environment: Mapping[str, str]) -> Path:
     """Where a user's configuration lives."""
     if named := environment.get("HAMES_HOME"):
-        return Path(named).expanduser().absolute()
-    return Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "hames"
+        return expanded(named).absolute()
+    return expanded(environment.get("XDG_CONFIG_HOME") or "~/.config") / "hames"
 
 
 def layers(profile: Layer, patches: Iterable[Path], environment: Mapping[str, str]) -> list[Layer]:
@@ -57,10 +58,16 @@ def layers(profile: Layer, patches: Iterable[Path], environment: Mapping[str, st
 
 
 def state_directory(environment: Mapping[str, str], named: str = "") -> Path:
-    """Where state lives: what is named, ``HAMES_STATE``, or the XDG state directory."""
+    """Where state lives: what is named, ``HAMES_STATE``, or the XDG state directory.
+
+    :raises ConfigError: if it begins with the home of somebody who has none.
+    """
     if chosen := named or environment.get("HAMES_STATE", ""):
-        return Path(chosen).expanduser().absolute()
-    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "hames"
+        place = expanded(chosen)
+        if str(place).startswith("~"):
+            raise ConfigError(f"there is no home for {chosen}", remedy="name another state directory with --state-dir or HAMES_STATE")
+        return place.absolute()
+    return expanded(environment.get("XDG_STATE_HOME") or "~/.local/state") / "hames"
 
 
 def checkout(directory: Path) -> Path | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from hames.compose.layers import Layer
 from hames.compose.yamltext import Node, Origin, parse
 from hames.content.errors import ConfigError
+from hames.content.paths import expanded
 
 ROW_KEYS = ("id", "use", "config", "disabled", "group", "isolate")
 PATCH_KEYS = ("id", "set", "replace", "remove", "insert")
@@ -157,7 +158,7 @@ class _Application:
         if not isinstance(node.value, str) or not node.value:
             self._problem(node.origin, "'include' names a file")
             return
-        path = self._layer.path.parent / Path(node.value).expanduser()
+        path = self._layer.path.parent / expanded(node.value)
         if path.resolve() in self._including:
             chain = " → ".join(file.name for file in (*self._including, path))
             self._problem(node.origin, f"files include each other in a circle: {chain}")

@@ -55,66 +55,98 @@ class HamesError(Exception):
 
 
 class UsageError(HamesError):
+    """The user's input is wrong."""
+
     code = "USAGE"
     exit_status = 2
 
 
 class ConfigError(UsageError):
+    """A composition or a configured value is wrong."""
+
     code = "CONFIG_INVALID"
 
 
 class NotFoundError(UsageError):
+    """What the user named does not exist."""
+
     code = "NOT_FOUND"
 
 
 class ModelReferenceError(UsageError):
+    """A model that cannot be used as it is named."""
+
     code = "MODEL_UNKNOWN"
 
 
 class BusyError(HamesError):
+    """Somebody else holds what is needed."""
+
     code = "BUSY"
     exit_status = 4
 
 
 class StorageError(HamesError):
+    """The durable log cannot be written or read."""
+
     code = "STORAGE_FAILED"
 
 
 class StorageFullError(StorageError):
+    """No space, a quota or a size limit, at the log."""
+
     code = "STORAGE_FULL"
 
 
 class DamagedError(StorageError):
+    """A record or a file that does not match its checksum."""
+
     code = "STORAGE_DAMAGED"
 
 
 class FencedError(StorageError):
+    """Another owner has taken over."""
+
     code = "FENCED"
 
 
 class KernelError(HamesError):
+    """A mount, scope or service is used against its rules."""
+
     code = "KERNEL"
 
 
 class SealedError(KernelError):
+    """Registering for an owner that is going away."""
+
     code = "SEALED"
 
 
 class WouldWaitForItself(KernelError):
+    """A wait that can never end."""
+
     code = "WOULD_WAIT_FOR_ITSELF"
 
 
 class DuplicateError(KernelError):
+    """Two owners of one name in one scope."""
+
     code = "DUPLICATE"
 
 
 class MissingServiceError(KernelError):
+    """A service that is not there, or not declared."""
+
     code = "MISSING_SERVICE"
 
 
 class ExitedError(KernelError):
+    """A plugin's generator ended without being asked."""
+
     code = "EXITED"
 
 
 class LimitError(KernelError):
+    """A plugin did not start or stop in its time."""
+
     code = "LIMIT"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 #: Compact JSON text; characters stand for themselves. The text must be valid Unicode (see ``messages.clean``).
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -14,12 +14,36 @@ def as_object(value: Any) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
+def as_text(value: Any) -> str:
+    """A text, or nothing where there is none.
+
+    :raises ValueError: if it is something else.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"a text is expected, not {type(value).__name__}")
+    return value
+
+
+def as_count(value: Any) -> int:
+    """A number of things; 0 for what is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no JSON")
+
+
 def parse_object(text: str | bytes) -> dict[str, Any]:
     """An object from its text.
 
-    :raises ValueError: if the text is no JSON, or no object.
+    :raises ValueError: if the text is no JSON (RFC 8259, so no NaN), no object, or nested beyond measure.
     """
-    value: Any = json.loads(text)
+    try:
+        value: Any = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return cast(dict[str, Any], value)

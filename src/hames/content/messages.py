@@ -114,21 +114,21 @@ def clean(text: str) -> str:
 
 
 def encode_block(block: Block) -> dict[str, Any]:
-    """The durable form of a block; every string in it is valid Unicode."""
+    """The durable form of a block."""
     match block:
         case Text(text):
-            return {"type": "text", "text": clean(text)}
+            return {"type": "text", "text": text}
         case ToolCall(id, name, arguments):
-            return {"type": "tool-call", "id": clean(id), "name": clean(name), "arguments": clean(arguments)}
+            return {"type": "tool-call", "id": id, "name": name, "arguments": arguments}
         case ToolResult(call_id, content, is_error, code):
-            data: dict[str, Any] = {"type": "tool-result", "call_id": clean(call_id), "content": [encode_block(b) for b in content]}
+            data: dict[str, Any] = {"type": "tool-result", "call_id": call_id, "content": [encode_block(part) for part in content]}
             if is_error:
                 data["is_error"] = True
             if code:
                 data["code"] = code
             return data
         case Reasoning(text, signature, opaque, origin):
-            members = {"text": clean(text), "signature": clean(signature), "opaque": clean(opaque), "origin": origin}
+            members = {"text": text, "signature": signature, "opaque": opaque, "origin": origin}
             return {"type": "reasoning", **{key: value for key, value in members.items() if value}}
         case Image(media_type, blob):
             return {"type": "image", "media_type": media_type, "blob": blob}

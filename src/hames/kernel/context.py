@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hames.kernel.host import Host
 
 T = TypeVar("T")
-E = TypeVar("E")
 
 
 class Context:

@@ -19,6 +19,8 @@ from hames.kernel.scope import Provision, Scope
 
 T = TypeVar("T")
 log = logging.getLogger("hames.kernel")
+# Whoever uses Hames says where its log goes; without a word it goes nowhere.
+logging.getLogger("hames").addHandler(logging.NullHandler())
 
 
 def _nothing(ctx: Context, config: Any) -> None:

@@ -11,8 +11,8 @@ from hashlib import sha256
 from typing import Any
 
 from hames.content.finish import Chunk, Failure, FailureKind, Finish, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, Usage
-from hames.content.jsontext import as_object, dumps, parse_object
-from hames.content.messages import Block, Message, Reasoning, Text, ToolCall, ToolResult
+from hames.content.jsontext import as_count, as_object, as_text, dumps, parse_object
+from hames.content.messages import Block, Message, Reasoning, Text, ToolCall, ToolResult, clean
 from hames.content.request import Fragment, ToolSpec
 from hames.models.port import Settings
 
@@ -55,7 +55,7 @@ class AnthropicMessages:
 
     def head(self, model: str, system: str, tools: Sequence[ToolSpec], settings: Settings) -> bytes:
         body: dict[str, Any] = {"model": model, "stream": True, "max_tokens": settings.max_tokens or DEFAULT_MAX_TOKENS}
-        if settings.temperature is not None:
+        if settings.temperature is not None and settings.effort is None:  # thinking takes none
             body["temperature"] = settings.temperature
         if settings.effort is not None:
             budget = EFFORT_TOKENS.get(settings.effort, EFFORT_TOKENS["medium"])
@@ -65,7 +65,7 @@ class AnthropicMessages:
             body["tools"] = [{"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in tools]
         if system:
             body["system"] = [{"type": "text", "text": system, **CACHE}]
-        return f'{dumps(body)[:-1]},"messages":['.encode()
+        return clean(f'{dumps(body)[:-1]},"messages":[').encode()
 
     def joins(self, previous: Message, message: Message) -> bool:
         return previous.role == message.role
@@ -93,7 +93,8 @@ class AnthropicMessages:
                     return ""  # what another family signed is not legal here
                 if opaque:
                     return dumps({"type": "redacted_thinking", "data": opaque})
-                return dumps({"type": "thinking", "thinking": text, "signature": signature})
+                # Without its signature it was cut off, and is not legal either.
+                return dumps({"type": "thinking", "thinking": text, "signature": signature}) if signature else ""
             case ToolCall(id, name, arguments):
                 return f'{{"type":"tool_use","id":{dumps(legal_id(id))},"name":{dumps(name)},"input":{raw_object(arguments)}}}'
             case ToolResult(call_id, content, is_error):
@@ -150,16 +151,18 @@ class AnthropicParser:
                 error = as_object(body.get("error"))
                 word = str(error.get("type", ""))
                 failure = Failure(ERRORS.get(word, "server"), str(error.get("message", "")), word=word)
-                return (Finish("error", self.partial(), self._total(), failure),)
+                return (Finish("error", self.partial(), self.usage, failure),)
             case _:
                 pass  # ping, content_block_stop, and what later versions add
         return ()
 
     def _start(self, index: int, block: dict[str, Any]) -> Sequence[Chunk]:
-        self._blocks[index] = {**block, "pieces": [block.get("text") or block.get("thinking") or ""]}
-        if block.get("type") == "tool_use":
-            self._blocks[index]["pieces"] = []
-            return (ToolCallDelta(index, "", block["id"], block["name"]),)
+        kind = as_text(block["type"])
+        started = self._blocks[index] = {"type": kind, "pieces": [as_text(block.get("text")) or as_text(block.get("thinking"))]}
+        started["signature"], started["data"] = as_text(block.get("signature")), as_text(block.get("data"))
+        if kind == "tool_use":
+            started["id"], started["name"], started["pieces"] = as_text(block["id"]), as_text(block["name"]), []
+            return (ToolCallDelta(index, "", started["id"], started["name"]),)
         return ()
 
     def _delta(self, index: int, delta: dict[str, Any]) -> Sequence[Chunk]:
@@ -168,24 +171,29 @@ class AnthropicParser:
             raise ValueError(f"a delta for block {index}, which was not started")
         match delta.get("type"):
             case "text_delta":
-                block["pieces"].append(delta["text"])
-                return (TextDelta(delta["text"]),)
+                text = as_text(delta["text"])
+                block["pieces"].append(text)
+                return (TextDelta(text),)
             case "thinking_delta":
-                block["pieces"].append(delta["thinking"])
-                return (ReasoningDelta(delta["thinking"]),)
+                text = as_text(delta["thinking"])
+                block["pieces"].append(text)
+                return (ReasoningDelta(text),)
             case "signature_delta":
-                block["signature"] = block.get("signature", "") + delta["signature"]
+                block["signature"] += as_text(delta["signature"])
             case "input_json_delta":
-                block["pieces"].append(delta["partial_json"])
-                return (ToolCallDelta(index, delta["partial_json"], block["id"], block["name"]),)
+                text = as_text(delta["partial_json"])
+                id, name = block["id"], block["name"]
+                block["pieces"].append(text)
+                return (ToolCallDelta(index, text, id, name),)
             case _:
                 pass
         return ()
 
     def _count(self, usage: dict[str, Any]) -> None:
-        self._usage.update({key: int(value) for key, value in usage.items() if isinstance(value, int)})
+        self._usage.update({key: as_count(value) for key, value in usage.items()})
 
-    def _total(self) -> Usage | None:
+    @property
+    def usage(self) -> Usage | None:
         if not self._usage:
             return None
         get = self._usage.get
@@ -202,9 +210,9 @@ class AnthropicParser:
                     if joined:
                         blocks.append(Text(joined))
                 case "thinking":
-                    blocks.append(Reasoning(joined, block.get("signature", ""), "", ORIGIN))
+                    blocks.append(Reasoning(joined, block["signature"], "", ORIGIN))
                 case "redacted_thinking":
-                    blocks.append(Reasoning("", "", block.get("data", ""), ORIGIN))
+                    blocks.append(Reasoning("", "", block["data"], ORIGIN))
                 case "tool_use":
                     if calls:
                         blocks.append(ToolCall(block["id"], block["name"], joined or "{}"))
@@ -222,9 +230,9 @@ class AnthropicParser:
         reason = WORDS.get(self._word)
         if reason is None:
             failure = Failure("unknown-finish", f"the provider finished with {self._word!r}", word=self._word)
-            return Finish("error", blocks, self._total(), failure)
+            return Finish("error", blocks, self.usage, failure)
         if reason == "tool-calls" and not any(isinstance(block, ToolCall) for block in blocks):
             reason = "stop"
         if reason == "stop" and not any(isinstance(block, Text) for block in blocks):
-            return Finish("error", blocks, self._total(), Failure("empty", "the provider finished without an answer"))
-        return Finish(reason, blocks, self._total())
+            return Finish("error", blocks, self.usage, Failure("empty", "the provider finished without an answer"))
+        return Finish(reason, blocks, self.usage)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-from hames.content.messages import Message, Reasoning, ToolResult
+from hames.content.messages import Reasoning, ToolResult
 from hames.content.request import EncodedRequest, Fragment, ToolSpec, splice
 from hames.models.port import Dialect, Logged, Settings
 
@@ -31,11 +31,12 @@ class Encoder:
         "_head",
         "_head_key",
         "_last",
-        "_last_count",
         "_model",
         "_open",
         "_reasoned",
         "_reasoning",
+        "_seen",
+        "_starts",
         "_window",
         "encoded",
     )
@@ -51,10 +52,11 @@ class Encoder:
 
     def _reset(self) -> None:
         self._groups: list[Fragment] = []
+        self._starts: list[int] = []  # the first message of each
         self._closed = 0  # messages in closed groups
-        self._last: Message | None = None  # the last of them
-        self._last_count = 0  # groups of the request before
-        self._open: tuple[int, Fragment] | None = None  # messages in the open group, and its bytes
+        self._seen: list[Logged] = []  # the messages of the request before
+        self._last: list[Fragment] = []  # its groups
+        self._open: tuple[int, Fragment | None] | None = None  # messages in the open group, and its bytes
         self._window = 0  # the first message whose reasoning is sent
         self._reasoned = False  # whether closed groups carry reasoning of the window
         self._hash = sha256(self._head)
@@ -62,8 +64,9 @@ class Encoder:
     def encode(self, system: str, tools: Sequence[ToolSpec], messages: Sequence[Logged], settings: Settings) -> EncodedRequest:
         """The request that asks for the next answer of a conversation."""
         reason = self._prepare(system, tools, messages, settings)
-        kept = self._take_closed(messages)
-        fragment = self._take_open(messages)
+        kept = len(self._groups)
+        self._take_closed(messages)
+        fragment = self._take_open(messages, len(messages))
         groups = list(self._groups)
         digest = self._hash.copy()
         marker, marked = self._dialect.marker, -1
@@ -74,7 +77,11 @@ class Encoder:
             digest.update(SEPARATOR if len(groups) > 1 else b"")
             digest.update(splice(fragment, marker) if marked >= 0 else fragment.data)
         digest.update(self._dialect.tail)
-        self._last_count = len(groups)
+        kept = min(kept, len(self._last))
+        while kept < min(len(groups), len(self._last)) and groups[kept] is self._last[kept]:
+            kept += 1  # the open group, if it is as it was
+        self._seen = list(messages)
+        self._last = groups
         return EncodedRequest(
             self._dialect.name,
             self._head,
@@ -96,7 +103,7 @@ class Encoder:
             self._head_key = key
             self._head = self._dialect.head(self._model, system, tools, settings)
             self._reset()
-        elif self._closed and (len(messages) < self._closed or messages[self._closed - 1][1] is not self._last):
+        elif self._seen != list(messages[: len(self._seen)]):  # compares by identity first, so this is cheap
             reason = "history"
             self._reset()
         else:
@@ -106,9 +113,20 @@ class Encoder:
             if window != self._window:
                 if self._reasoned:
                     reason = reason or "reasoning"
-                    self._reset()
+                    self._cut(self._window)
                 self._window = window
         return reason
+
+    def _cut(self, start: int) -> None:
+        """Take back the closed groups from message number ``start`` on: they are sent in another way now."""
+        kept = sum(place < start for place in self._starts)
+        groups, starts, last = self._groups[:kept], self._starts[:kept], self._last
+        closed = self._starts[kept] if kept < len(self._starts) else min(self._closed, start)
+        self._reset()
+        self._groups, self._starts, self._closed, self._last = groups, starts, closed, last
+        for index, group in enumerate(groups):
+            self._hash.update(SEPARATOR if index else b"")
+            self._hash.update(group.data)
 
     @staticmethod
     def _start_of_turn(messages: Sequence[Logged]) -> int:
@@ -118,42 +136,31 @@ class Encoder:
                 return index
         return 0
 
-    def _take_closed(self, messages: Sequence[Logged]) -> int:
-        """Close every group that another one follows; return how many leading groups are as they were."""
-        kept = len(self._groups)
+    def _take_closed(self, messages: Sequence[Logged]) -> None:
+        """Close every group that another one follows."""
         joins = self._dialect.joins
-        start = self._closed
-        for index in range(start + 1, len(messages)):
+        for index in range(self._closed + 1, len(messages)):
             if joins(messages[index - 1][1], messages[index][1]):
                 continue
-            count = index - start
-            if self._open is not None and self._open[0] == count and start == self._closed and kept == len(self._groups):
-                fragment: Fragment | None = self._open[1]
-                kept += 1
-            else:
-                fragment = self._encode(messages, start, index)
-            self._open = None
+            fragment = self._take_open(messages, index)
+            start, self._closed, self._open = self._closed, index, None
             if fragment is not None:
+                self._starts.append(start)
                 if self._groups:
                     self._hash.update(SEPARATOR)
                 self._hash.update(fragment.data)
                 self._groups.append(fragment)
-            start = index
-            self._closed = index
-            self._last = messages[index - 1][1]
-        return min(kept, self._last_count)
 
-    def _take_open(self, messages: Sequence[Logged]) -> Fragment | None:
-        count = len(messages) - self._closed
+    def _take_open(self, messages: Sequence[Logged], end: int) -> Fragment | None:
+        count = end - self._closed
         if count == 0:
             return None
-        if self._open is not None and self._open[0] == count:
-            return self._open[1]
-        fragment = self._encode(messages, self._closed, len(messages))
-        self._open = None if fragment is None else (count, fragment)
-        return fragment
+        if self._open is None or self._open[0] != count:
+            self._open = (count, self._encode(messages, end))
+        return self._open[1]
 
-    def _encode(self, messages: Sequence[Logged], start: int, end: int) -> Fragment | None:
+    def _encode(self, messages: Sequence[Logged], end: int) -> Fragment | None:
+        start = self._closed
         group = [message for _, message in messages[start:end]]
         reasoning = self._reasoning == "always" or (self._reasoning == "turn" and start >= self._window)
         if reasoning and any(isinstance(block, Reasoning) for message in group for block in message.blocks):

@@ -168,6 +168,8 @@ class LocalProvider:
     def model(self, name: str, profile: str, ref: str) -> LocalModel:
         if name not in WEIGHTS:
             raise ModelReferenceError(f"there is no local model {name!r}", remedy=f"local models are {', '.join(WEIGHTS)}")
+        if profile:
+            raise ModelReferenceError(f"local:{name} has no profile {profile!r}", remedy=f"write local:{name}")
         if importlib.util.find_spec("xllamacpp") is None:
             raise ModelReferenceError(f"{ref} needs the package xllamacpp", remedy="pip install 'hames[local]'", code="MODEL_EXTRA_MISSING")
         weights = weights_file(self._directory, name)

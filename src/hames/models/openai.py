@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hames.content.finish import Chunk, Failure, Finish, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, Usage
-from hames.content.jsontext import as_object, dumps, parse_object
-from hames.content.messages import Block, Message, Reasoning, Text, ToolCall, ToolResult
+from hames.content.finish import Chunk, Failure, FailureKind, Finish, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, Usage
+from hames.content.jsontext import as_count, as_object, as_text, dumps, parse_object
+from hames.content.messages import Block, Message, Reasoning, Text, ToolCall, ToolResult, clean
 from hames.content.request import Fragment, ToolSpec
 from hames.models.port import Settings
 
@@ -21,6 +21,19 @@ WORDS: dict[str, FinishReason] = {
     "tool_calls": "tool-calls",
     "function_call": "tool-calls",
     "content_filter": "refusal",
+}
+
+
+#: What a word of an error in the stream contains, and the kind that it is then.
+ERRORS: dict[str, FailureKind] = {
+    "overload": "overloaded",
+    "rate_limit": "rate-limit",
+    "context_length": "context-overflow",
+    "invalid_request": "invalid-request",
+    "authentication": "auth",
+    "invalid_api_key": "auth",
+    "not_found": "not-found",
+    "timeout": "timeout",
 }
 
 
@@ -57,7 +70,7 @@ class OpenAIChat:
                 for tool in tools
             ]
         lead = dumps({"role": "system", "content": system}) + "," if system else ""
-        return f'{dumps(body)[:-1]},"messages":[{lead}'.encode()
+        return clean(f'{dumps(body)[:-1]},"messages":[{lead}').encode()
 
     def joins(self, previous: Message, message: Message) -> bool:
         return False
@@ -67,6 +80,7 @@ class OpenAIChat:
         results = [block for block in message.blocks if isinstance(block, ToolResult)]
         if results:
             parts = [dumps({"role": "tool", "tool_call_id": result.call_id, "content": result.text}) for result in results]
+            parts += [dumps({"role": "user", "content": message.text})] if message.text else []
         elif message.role == "user":
             parts = [dumps({"role": "user", "content": message.text})]
         else:
@@ -100,7 +114,7 @@ class OpenAIParser:
         self._refusal: list[str] = []
         self._calls: dict[int, list[Any]] = {}  # index: id, name, pieces of the arguments
         self._word = ""
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
 
     def feed(self, event: str, data: str) -> Sequence[Chunk]:
         if data == "[DONE]":
@@ -110,20 +124,20 @@ class OpenAIParser:
         if body.get("error"):
             return (self._error(body["error"]),)
         if body.get("usage"):
-            self._usage = usage(body["usage"])
+            self.usage = usage(as_object(body["usage"]))
         choices = body.get("choices")
         return self._choice(choices[0]) if choices else ()
 
     def _choice(self, choice: dict[str, Any]) -> Sequence[Chunk]:
         chunks: list[Chunk] = []
         delta: dict[str, Any] = choice.get("delta") or {}
-        if text := delta.get("content"):
+        if text := as_text(delta.get("content")):
             self._text.append(text)
             chunks.append(TextDelta(text))
-        if thought := delta.get("reasoning_content") or delta.get("reasoning"):
+        if thought := as_text(delta.get("reasoning_content") or delta.get("reasoning")):
             self._reasoning.append(thought)
             chunks.append(ReasoningDelta(thought))
-        if refusal := delta.get("refusal"):
+        if refusal := as_text(delta.get("refusal")):
             self._refusal.append(refusal)
         for call in delta.get("tool_calls") or ():
             chunks.append(self._call(call))
@@ -135,9 +149,9 @@ class OpenAIParser:
         index = int(call.get("index", len(self._calls)))
         entry = self._calls.setdefault(index, ["", "", []])
         function: dict[str, Any] = call.get("function") or {}
-        entry[0] = entry[0] or call.get("id") or ""
-        entry[1] = entry[1] or function.get("name") or ""
-        arguments: str = function.get("arguments") or ""
+        entry[0] = entry[0] or as_text(call.get("id"))
+        entry[1] = entry[1] or as_text(function.get("name"))
+        arguments = as_text(function.get("arguments"))
         entry[2].append(arguments)
         return ToolCallDelta(index, arguments, entry[0], entry[1])
 
@@ -145,8 +159,8 @@ class OpenAIParser:
         members = as_object(error)
         message = str(members.get("message") or error)
         word = str(members.get("code") or members.get("type") or "")
-        kind = "overloaded" if "overload" in word else "rate-limit" if "rate_limit" in word else "server"
-        return Finish("error", self.partial(), self._usage, Failure(kind, message, word=word))
+        kinds: list[FailureKind] = [kind for sign, kind in ERRORS.items() if sign in word]
+        return Finish("error", self.partial(), self.usage, Failure(kinds[0] if kinds else "server", message, word=word))
 
     def partial(self) -> tuple[Block, ...]:
         blocks: list[Block] = []
@@ -169,7 +183,7 @@ class OpenAIParser:
         reason = WORDS.get(self._word)
         if reason is None:
             failure = Failure("unknown-finish", f"the provider finished with {self._word!r}", word=self._word)
-            return Finish("error", tuple(blocks), self._usage, failure)
+            return Finish("error", tuple(blocks), self.usage, failure)
         if self._refusal:
             reason = "refusal"
         elif reason == "stop" and calls:  # some servers call it stop; what they sent is whole all the same
@@ -177,19 +191,14 @@ class OpenAIParser:
         elif reason == "tool-calls" and not calls:
             reason = "stop"
         if reason == "stop" and not any(isinstance(block, Text) for block in blocks):
-            return Finish("error", tuple(blocks), self._usage, Failure("empty", "the provider finished without an answer"))
-        return Finish(reason, tuple(blocks), self._usage)
+            return Finish("error", tuple(blocks), self.usage, Failure("empty", "the provider finished without an answer"))
+        return Finish(reason, tuple(blocks), self.usage)
 
 
 def usage(data: dict[str, Any]) -> Usage:
     """Tokens as Hames counts them: what came from a cache is not input too."""
     prompt = as_object(data.get("prompt_tokens_details"))
     answer = as_object(data.get("completion_tokens_details"))
-    cached = int(prompt.get("cached_tokens") or data.get("prompt_cache_hit_tokens") or 0)
-    return Usage(
-        max(0, int(data.get("prompt_tokens") or 0) - cached),
-        int(data.get("completion_tokens") or 0),
-        cached,
-        0,
-        int(answer.get("reasoning_tokens") or 0),
-    )
+    cached = as_count(prompt.get("cached_tokens")) or as_count(data.get("prompt_cache_hit_tokens"))
+    fresh = max(0, as_count(data.get("prompt_tokens")) - cached)
+    return Usage(fresh, as_count(data.get("completion_tokens")), cached, 0, as_count(answer.get("reasoning_tokens")))

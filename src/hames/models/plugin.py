@@ -6,11 +6,11 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field
-from yarl import URL
 
 from hames.content.clock import Clock
 from hames.content.errors import ModelReferenceError
@@ -123,8 +123,8 @@ class HttpProvider:
 
     def model(self, name: str, profile: str, ref: str) -> WireModel:
         config = self._config
-        if profile:
-            raise ModelReferenceError(f"provider {self._name} has no profile {profile!r}", remedy=f"write {self._name}:{name}")
+        if profile:  # these providers have no profiles of their own: it belongs to the name
+            name = f"{name}@{profile}"
         key = self._environment.get(config.key_env, "") if config.key_env else ""
         if config.key_env and not key:
             raise ModelReferenceError(
@@ -134,8 +134,12 @@ class HttpProvider:
             )
         base = self._environment.get(config.base_url_env, "") if config.base_url_env else ""
         base = (base or config.base_url).rstrip("/")
-        url = URL(base)
-        if url.scheme not in ("http", "https") or not url.host:
+        try:
+            url = urlsplit(base)
+            sound = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0  # a bad port raises
+        except ValueError:
+            url, sound = urlsplit(""), False
+        if not sound:
             source = config.base_url_env if config.base_url_env in self._environment else f"the base_url of provider {self._name}"
             raise ModelReferenceError(f"{base!r} is no base URL", remedy=f"set {source} to something like https://host/v1")
         dialect: Dialect = AnthropicMessages()
@@ -151,7 +155,7 @@ class HttpProvider:
             clock=self._clock,
             idle=config.idle_seconds,
             reasoning=config.reasoning,
-            proxy=None if proxy_bypass(url.host) else getproxies().get(url.scheme),
+            proxy=None if proxy_bypass(url.hostname or "") else getproxies().get(url.scheme),
         )
 
 

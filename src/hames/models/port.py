@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hames.content.finish import Chunk
+from hames.content.finish import Chunk, Usage
 from hames.content.messages import Block, Message
 from hames.content.request import EncodedRequest, Fragment, ToolSpec
 
@@ -75,7 +75,13 @@ class Provider(Protocol):
 
 
 class Parser(Protocol):
-    """Assembles one answer from the data of server-sent events."""
+    """Assembles one answer from the data of server-sent events.
+
+    :ivar usage: what has been reported so far.
+    """
+
+    @property
+    def usage(self) -> Usage | None: ...
 
     def feed(self, event: str, data: str) -> Sequence[Chunk]:
         """The chunks of one event; after a Finish nothing more is fed.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from email.utils import parsedate_to_datetime
+from io import BytesIO
 
 import aiohttp
 
@@ -20,6 +21,7 @@ from hames.models.encoder import Encoder
 from hames.models.port import Dialect
 from hames.models.sse import EventSplitter
 
+PIECES_FROM = 1024 * 1024  # bytes of a body
 MESSAGE_LIMIT = 500  # characters of a provider's error that are kept
 STATUSES: dict[int, FailureKind] = {
     401: "auth",
@@ -96,7 +98,7 @@ class WireStream:
         try:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(30.0, model.idle), sock_read=model.idle)
             async with model.session().post(
-                model.url, data=self._request.body(), headers=model.headers, timeout=timeout, allow_redirects=False, proxy=model.proxy
+                model.url, data=self._body(), headers=model.headers, timeout=timeout, allow_redirects=False, proxy=model.proxy
             ) as response:
                 if response.status != 200:
                     yield self._failed(await self._refused(response))
@@ -119,12 +121,17 @@ class WireStream:
             yield self._parser.end() or self._failed(Failure("cut", "the connection broke in the middle of the answer"))
         except (aiohttp.ClientError, OSError) as error:
             yield self._failed(Failure("transport", model.scrub(f"{model.url}: {error or type(error).__name__}")))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             # What a provider sends is data: whatever shape it has, it is an outcome.
             yield self._failed(Failure("malformed", model.scrub(f"a chunk that is not what the protocol says: {error}")))
 
+    def _body(self) -> bytes | BytesIO:
+        """The body; a large one is sent in pieces, so that it does not hold up the loop."""
+        body = self._request.body()
+        return body if len(body) <= PIECES_FROM else BytesIO(body)
+
     def _failed(self, failure: Failure) -> Finish:
-        return Finish("error", self._parser.partial(), None, failure)
+        return Finish("error", self._parser.partial(), self._parser.usage, failure)
 
     def _scrubbed(self, chunk: Chunk) -> Chunk:
         if isinstance(chunk, Finish) and chunk.failure is not None:

@@ -3,11 +3,12 @@
 Events and what their data holds:
 
 ========== ====================================================================================================
-``start``  ``version`` of the format, ``hames`` version
+``start``  ``format``: the version of this table
 ``turn``   a turn begins
 ``message`` ``role source blocks``; an answer of a model also ``model finish usage failure dropped``
 ``call``   ``id name``: the body of a tool is about to run
-``retry``  ``kind wait``: a request failed and is made again
+``retry``  ``failure wait``: a request failed and is made again
+``failed`` ``model finish usage failure``: a request ended without an answer
 ``end``    ``reason``: the turn has ended; ``interrupted`` is written when a session is opened after a crash
 ========== ====================================================================================================
 
@@ -16,6 +17,7 @@ Other types belong to plugins; they are carried and never touched.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +26,7 @@ import apsw
 from hames.content.clock import Clock
 from hames.content.errors import DamagedError, FencedError, StorageError
 from hames.content.jsontext import dumps, parse_object
-from hames.content.messages import Message, Text, ToolCall, ToolResult, decode_message, encode_message
+from hames.content.messages import Message, Text, ToolCall, ToolResult, clean, decode_message, encode_message
 from hames.content.request import EncodedRequest
 from hames.sessions.requests import RequestLog
 from hames.store import Store, Ticket, checksum
@@ -32,7 +34,9 @@ from hames.store import Store, Ticket, checksum
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 FORMAT = 1
 INSERT_EVENT = """INSERT INTO events (sid, seq, time, type, data, crc)
-    SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE EXISTS (SELECT 1 FROM sessions WHERE sid = ?1 AND epoch = ?7)"""
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6
+    WHERE EXISTS (SELECT 1 FROM sessions WHERE sid = ?1 AND epoch = ?7 AND owner = ?8)
+    AND ?2 = (SELECT COALESCE(MAX(seq) + 1, 0) FROM events WHERE sid = ?1)"""
 
 
 def session_id(sid: int) -> str:
@@ -67,6 +71,32 @@ class Event:
     damaged: bool = False
 
 
+def stored_path(path: str) -> str | bytes:
+    """A path as a column holds it: text, or bytes where its name is no valid Unicode."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(path)
+    return path
+
+
+def loaded_path(value: str | bytes) -> str:
+    return os.fsdecode(value)
+
+
+def session_checksum(sid: int, cwd: str | bytes, parent: str) -> int:
+    return checksum(f"{sid}|", cwd, f"|{parent}")
+
+
+def encoded(data: dict[str, Any]) -> tuple[bytes, bool]:
+    """Data as bytes, and whether its text had to be made valid Unicode for it."""
+    text = dumps(data)
+    try:
+        return text.encode(), False
+    except UnicodeEncodeError:
+        return clean(text).encode(), True
+
+
 def event_checksum(sid: int, seq: int, time: float, type: str, data: bytes) -> int:
     return checksum(f"{sid}|{seq}|{time!r}|{type}|", data)
 
@@ -77,13 +107,14 @@ def read_events(store: Store, sid: int, limit: int = -1) -> list[Event]:
     :raises DamagedError: if the file itself cannot be read.
     """
     events: list[Event] = []
-    rows = store.sessions.query("SELECT seq, time, type, data, crc FROM events WHERE sid = ? ORDER BY seq LIMIT ?", (sid, limit))
-    for seq, time, type, data, crc in rows:
-        raw = data if isinstance(data, bytes) else str(data).encode("utf-8", "replace")
-        sound = isinstance(type, str) and event_checksum(sid, seq, time, type, raw) == crc
-        while len(events) < seq:  # a hole: the row is gone
+    # Damaged text may be no Unicode: it is read as bytes.
+    sql = "SELECT seq, time, CAST(type AS BLOB), CAST(data AS BLOB), crc FROM events WHERE sid = ? ORDER BY seq LIMIT ?"
+    for seq, time, raw_type, raw, crc in store.sessions.query(sql, (sid, limit)):
+        type = (raw_type or b"").decode("utf-8", "replace")
+        sound = isinstance(time, float) and event_checksum(sid, seq, time, type, raw or b"") == crc
+        while sound and len(events) < seq:  # a hole: the row is gone
             events.append(Event(len(events), 0.0, "missing", {}, damaged=True))
-        events.append(Event(seq, time, type, parse_object(raw) if sound else {}, damaged=not sound))
+        events.append(Event(seq, time, type, parse_object(raw)) if sound else Event(seq, 0.0, type, {}, damaged=True))
     return events
 
 
@@ -91,26 +122,36 @@ class Session:
     """A session that this process may write to.
 
     :ivar messages: what the model is shown, as (seq of the event, message), oldest first.
+    :ivar call_ids: the ids of all calls in it.
     :ivar last_model: the reference of the model that answered last, of a session that was loaded.
     """
 
-    __slots__ = ("_clock", "_failed", "_seq", "_store", "_unconfirmed", "cwd", "epoch", "last_model", "messages", "requests", "sid")
+    __slots__ = (
+        *("_clock", "_failed", "_seq", "_store", "_unconfirmed"),
+        *("call_ids", "cwd", "epoch", "last_model", "messages", "requests", "sid"),
+    )
 
-    def __init__(self, store: Store, sid: int, cwd: str, epoch: int, clock: Clock) -> None:
+    def __init__(self, store: Store, sid: int, cwd: str, epoch: int, clock: Clock, created: Ticket | None = None) -> None:
         self._store = store
         self._clock = clock
-        self._failed: BaseException | None = None
+        self._failed: StorageError | None = None
         self._seq = 0
-        self._unconfirmed: list[Ticket] = []
+        self._unconfirmed: list[Ticket] = [] if created is None else [created]
         self.sid = sid
         self.cwd = cwd
         self.epoch = epoch
         self.messages: list[tuple[int, Message]] = []
+        self.call_ids: set[str] = set()
         self.last_model = ""
         self.requests = RequestLog(store, sid, epoch)
 
     def __repr__(self) -> str:
         return f"<Session {self.id}>"
+
+    @property
+    def next_seq(self) -> int:
+        """The place of the next event."""
+        return self._seq
 
     @property
     def id(self) -> str:
@@ -121,19 +162,24 @@ class Session:
 
         :raises StorageError: once a write of this session has failed: what cannot be recorded must not happen.
         """
+        self._append(type, encoded(data)[0])
+
+    def _append(self, type: str, raw: bytes) -> None:
         self._check()
-        raw = dumps(data).encode()
         seq, time = self._seq, self._clock.now()
-        self._seq += 1
         crc = event_checksum(self.sid, seq, time, type, raw)
-        ticket = self._store.sessions.write(INSERT_EVENT, (self.sid, seq, time, type, raw, crc, self.epoch), must_change=True)
-        self._unconfirmed.append(ticket)
+        values = (self.sid, seq, time, type, raw, crc, self.epoch, self._store.owner.id)
+        self._unconfirmed.append(self._store.sessions.write(INSERT_EVENT, values, must_change=True))
+        self._seq += 1
 
     def add(self, message: Message, **more: Any) -> None:
-        """Append a message, with what else is known of it."""
+        """Append a message, with what else is known of it. What is remembered is what the log holds."""
+        raw, changed = encoded({**encode_message(message), **more})
         seq = self._seq
-        self.append("message", {**encode_message(message), **more})
-        self.messages.append((seq, message))
+        self._append("message", raw)
+        kept = decode_message(parse_object(raw)) if changed else message
+        self.messages.append((seq, kept))
+        self.call_ids.update(call.id for call in kept.calls)
 
     def record(self, request: EncodedRequest) -> None:
         """Append a request that is about to be sent."""
@@ -175,31 +221,35 @@ class Session:
             )
         self._seq = len(events)
         self.messages = [(event.seq, decode_message(event.data)) for event in events if event.type == "message"]
-        self.last_model = next((event.data["model"] for event in reversed(events) if "model" in event.data), "")
+        self.call_ids = {call.id for _, message in self.messages for call in message.calls}
+        answers = (event.data.get("model") for event in reversed(events) if event.type in ("message", "failed"))
+        self.last_model = next((model for model in answers if isinstance(model, str)), "")
         self.requests.load()
         self._close_interrupted(events)
         return events
 
     def _close_interrupted(self, events: list[Event]) -> None:
         """Answer calls that have no answer, once, and end a turn that has no end."""
-        waiting: dict[str, ToolCall] = {}
+        waiting: list[ToolCall] = []
         begun: set[str] = set()
         open_turn = False
         for event in events:
             if event.type == "message":
                 for block in decode_message(event.data).blocks:
                     if isinstance(block, ToolCall):
-                        waiting[block.id] = block
+                        waiting.append(block)
                         begun.discard(block.id)
                     elif isinstance(block, ToolResult):
-                        waiting.pop(block.call_id, None)
+                        answered = next((call for call in waiting if call.id == block.call_id), None)
+                        if answered is not None:
+                            waiting.remove(answered)
             elif event.type == "call":
                 begun.add(event.data["id"])
             elif event.type == "turn":
                 open_turn = True
             elif event.type == "end":
                 open_turn = False
-        for call in waiting.values():
+        for call in waiting:
             self.add(Message("user", (interrupted(call, call.id in begun),), "tool"))
         if open_turn:
             self.append("end", {"reason": "interrupted"})

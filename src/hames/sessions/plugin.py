@@ -10,7 +10,18 @@ from hames.content.errors import BusyError, FencedError, NotFoundError
 from hames.content.messages import decode_message
 from hames.content.request import EncodedRequest
 from hames.kernel import Context, Key, plugin
-from hames.sessions.log import FORMAT, Event, Session, claim, read_events, session_id, session_number
+from hames.sessions.log import (
+    FORMAT,
+    Event,
+    Session,
+    claim,
+    loaded_path,
+    read_events,
+    session_checksum,
+    session_id,
+    session_number,
+    stored_path,
+)
 from hames.sessions.requests import RequestRecord, rebuild
 from hames.store import STORE, Store, checksum
 
@@ -42,14 +53,14 @@ class Sessions:
 
     def create(self, cwd: str, *, parent: str = "") -> Session:
         """A new session, held by this process; durable with its first barrier."""
-        entropy = int(self.clock.random() * (1 << 16))
-        sid = max(int(self.clock.now() * 1000) << 20 | entropy, self._last + 1)
-        self._last = sid
-        self.store.sessions.write(
+        # The owner's id keeps apart what two processes make in one millisecond.
+        chance = checksum(f"{self.store.owner.id}|{self._last}") & 0xFFFFF
+        sid = self._last = max(int(self.clock.now() * 1000) << 20 | chance, self._last + 1)
+        created = self.store.sessions.write(
             "INSERT INTO sessions (sid, cwd, parent, owner, epoch, crc) VALUES (?, ?, ?, ?, 1, ?)",
-            (sid, cwd, parent, self.store.owner.id, checksum(f"{sid}|{cwd}|{parent}")),
+            (sid, stored_path(cwd), parent, self.store.owner.id, session_checksum(sid, stored_path(cwd), parent)),
         )
-        session = Session(self.store, sid, cwd, 1, self.clock)
+        session = Session(self.store, sid, cwd, 1, self.clock, created)
         session.append("start", {"format": FORMAT})
         return session
 
@@ -91,13 +102,13 @@ class Sessions:
     def list(self) -> list[SessionSummary]:
         """All sessions, the newest first."""
         rows = self.store.sessions.query(
-            "SELECT sid, cwd, owner, (SELECT COUNT(*) FROM events e WHERE e.sid = s.sid) FROM sessions s ORDER BY sid DESC"
+            "SELECT sid, CAST(cwd AS BLOB), owner, (SELECT COUNT(*) FROM events e WHERE e.sid = s.sid) FROM sessions s ORDER BY sid DESC"
         )
         return [self._summary(sid, cwd, owner, events) for sid, cwd, owner, events in rows]
 
-    def _summary(self, sid: int, cwd: str, owner: str, events: int) -> SessionSummary:
+    def _summary(self, sid: int, cwd: bytes, owner: str, events: int) -> SessionSummary:
         state = "idle" if not owner else "running" if self.store.owner.alive(owner) else "interrupted"
-        return SessionSummary(session_id(sid), cwd, (sid >> 20) / 1000, events, state, self._title(sid))
+        return SessionSummary(session_id(sid), loaded_path(cwd), (sid >> 20) / 1000, events, state, self._title(sid))
 
     def _title(self, sid: int) -> str:
         # The first message stands near the start: no need to read a long session for its title.
@@ -108,12 +119,12 @@ class Sessions:
 
     def _find(self, name: str) -> tuple[int, str]:
         sid = session_number(name)
-        rows = self.store.sessions.query("SELECT cwd FROM sessions WHERE sid = ?", (sid,)) if sid is not None else []
+        rows = self.store.sessions.query("SELECT CAST(cwd AS BLOB) FROM sessions WHERE sid = ?", (sid,)) if sid is not None else []
         if sid is None or not rows:
             raise NotFoundError(
                 f"there is no session {name!r}", remedy="'hames sessions list' shows those that exist", code="SESSION_UNKNOWN"
             )
-        return sid, rows[0][0]
+        return sid, loaded_path(rows[0][0])
 
 
 SESSIONS: Key[Sessions] = Key("sessions")

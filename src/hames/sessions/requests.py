@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
 import apsw
 
-from hames.content.errors import DamagedError, FencedError
+from hames.content.errors import DamagedError, FencedError, NotFoundError, StorageError
 from hames.content.request import EncodedRequest, Fragment
 from hames.store import Store, Ticket, checksum
 
@@ -20,6 +21,9 @@ RAW, ZLIB, BLOB = 0, 1, 2
 COMPRESS_FROM = 512  # bytes; below it zlib gains nothing
 BLOB_FROM = 64 * 1024  # bytes
 COLUMNS = "n, seq, kept, first, count, head, tail, separator, marker, marked, adapter, reason, sha256"
+
+PLACE = """SELECT (SELECT COALESCE(MAX(seq) + 1, 0) FROM events WHERE sid = ?),
+    (SELECT COALESCE(MAX(n) + 1, 0) FROM requests WHERE sid = ?)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +58,14 @@ class RequestRecord:
 class RequestLog:
     """Writes the requests of one session, only what is new of each."""
 
-    __slots__ = ("_epoch", "_fragments", "_head", "_n", "_sid", "_store", "_tail")
+    __slots__ = ("_epoch", "_fragments", "_head", "_n", "_recorded", "_sid", "_store", "_tail")
 
     def __init__(self, store: Store, sid: int, epoch: int) -> None:
         self._store = store
         self._sid = sid
         self._epoch = epoch
         self._n = 0
+        self._recorded = False
         self._fragments = 0
         self._head: tuple[int, bytes] | None = None
         self._tail: tuple[int, bytes] | None = None
@@ -76,6 +81,10 @@ class RequestLog:
         new: list[tuple[int, Fragment]] = []
         self._head = self._edge(self._head, request.head, new)
         self._tail = self._edge(self._tail, request.tail, new)
+        reason = request.reason
+        if reason == "initial" and self._n:  # another encoder has begun: that of another model, or of another process
+            reason = "model" if self._recorded else "resume"
+        self._recorded = True
         first = self._fragments
         groups = request.groups[request.kept :]
         new.extend(enumerate(groups, first))
@@ -92,7 +101,7 @@ class RequestLog:
             request.marker,
             request.marked,
             request.adapter,
-            request.reason,
+            reason,
             bytes.fromhex(request.sha256),
         )
         self._n += 1
@@ -111,8 +120,11 @@ class RequestLog:
 def _insert(
     connection: apsw.Connection, store: Store, sid: int, epoch: int, record: RequestRecord, new: list[tuple[int, Fragment]]
 ) -> None:
-    if not list(connection.execute("SELECT 1 FROM sessions WHERE sid = ? AND epoch = ?", (sid, epoch))):
+    if not list(connection.execute("SELECT 1 FROM sessions WHERE sid = ? AND epoch = ? AND owner = ?", (sid, epoch, store.owner.id))):
         raise FencedError("another process has taken over this session", remedy="stop this one; its work goes on there")
+    ((seq, n),) = connection.execute(PLACE, (sid, sid))
+    if (seq, n) != (record.seq, record.n):
+        raise StorageError("a record before this request is missing", remedy="resume the session")
     for number, fragment in new:
         codec, stored = pack(store, fragment.data)
         crc = checksum(f"{sid}|{number}|{codec}|{fragment.marker_at}|", stored)
@@ -168,8 +180,9 @@ def rebuild(store: Store, sid: int) -> Iterator[tuple[RequestRecord, EncodedRequ
     for n, codec, marker_at, data, crc in store.sessions.query(
         "SELECT n, codec, marker_at, data, crc FROM fragments WHERE sid = ?", (sid,)
     ):
-        if checksum(f"{sid}|{n}|{codec}|{marker_at}|", data) == crc:
-            fragments[n] = Fragment(unpack(store, codec, data), marker_at)
+        if isinstance(data, bytes) and checksum(f"{sid}|{n}|{codec}|{marker_at}|", data) == crc:
+            with suppress(DamagedError, NotFoundError, zlib.error):  # one that is missing is told where it is needed
+                fragments[n] = Fragment(unpack(store, codec, data), marker_at)
     groups: list[Fragment] = []
     for *values, crc in store.sessions.query(f"SELECT {COLUMNS}, crc FROM requests WHERE sid = ? ORDER BY n", (sid,)):
         record = RequestRecord(*values)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 from hames.content.errors import DamagedError, NotFoundError
-from hames.store.database import full
-
-NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+from hames.store.database import NO_SPACE, full
 
 
 class Blobs:
@@ -35,10 +32,9 @@ class Blobs:
         target = self.path(digest)
         if target.exists():
             return digest
-        made = not target.parent.exists()
-        target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{digest}.{os.getpid()}")
         try:
+            make_directory(target.parent)
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
@@ -51,8 +47,6 @@ class Blobs:
                 raise full(target) from error
             raise
         sync_directory(target.parent)
-        if made:
-            sync_directory(self.root)
         return digest
 
     def get(self, digest: str) -> bytes:
@@ -68,6 +62,15 @@ class Blobs:
         if sha256(data).hexdigest() != digest:
             raise DamagedError(f"blob {digest} is damaged", remedy="run 'hames doctor'")
         return data
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it that are missing, each durable."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 
 import apsw
 
-from hames.content.errors import BusyError, DamagedError, FencedError, HamesError, StorageError, StorageFullError
+from hames.content.errors import BusyError, DamagedError, FencedError, StorageError, StorageFullError
 
 T = TypeVar("T")
 
 #: Versions before this one can corrupt a WAL when two connections write and checkpoint at once.
 OLDEST_SQLITE = (3, 51, 3)
 CHECKPOINT_PAGES = 1000
+NO_SPACE = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 LINGER = 0.05  # seconds that a write without a barrier may wait for company
 
 Statement = tuple[str, Sequence[Any], bool]
@@ -83,7 +84,6 @@ class Database:
     def __init__(self, path: Path, schema: Sequence[str]) -> None:
         self.path = path
         self.failed: BaseException | None = None
-        self._schema = schema
         self._pending: list[tuple[Operation, Ticket]] = []
         self._busy = False
         self._closed = False
@@ -91,7 +91,12 @@ class Database:
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[list[tuple[Operation, Ticket]] | None] = queue.SimpleQueue()
-        self._checkpoint_lock = os.open(f"{path}.checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._checkpoint_lock = os.open(f"{path}.checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise full(path) from error
+            raise StorageError(f"{path}: {error.strerror}", remedy="check that the directory exists and can be written") from error
         self._wal_pages = 0
         try:
             self._reader = open_connection(path)
@@ -164,12 +169,12 @@ class Database:
         while (batch := self._queue.get()) is not None:
             try:
                 self._commit(batch)
-            except HamesError:
+            except Exception:
                 # One of them is at fault: let each stand alone, so that it takes no other with it.
                 for item in batch:
                     try:
                         self._commit([item])
-                    except HamesError as error:
+                    except Exception as error:  # whoever awaits the ticket gets it
                         item[1].error = error
             with contextlib.suppress(RuntimeError):  # the loop has gone: nobody waits any more
                 self._loop.call_soon_threadsafe(self._committed, batch)
@@ -246,11 +251,12 @@ def open_connection(path: Path) -> apsw.Connection:
     connection: apsw.Connection | None = None
     with guard(path, None):
         connection = apsw.Connection(str(path))
+    assert connection is not None
+    with guard(path, connection):
         connection.set_busy_timeout(10_000)
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "full")
         connection.pragma("wal_autocheckpoint", 0)
-    assert connection is not None
     return connection
 
 
@@ -260,8 +266,9 @@ def guard(path: Path, connection: apsw.Connection | None) -> Generator[None]:
     try:
         yield
     except apsw.Error as error:
-        number = connection.system_errno if connection is not None else 0
-        if isinstance(error, apsw.FullError) or number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+        # The number is that of the last failed call of the system, so it speaks of this error only if this is one of the system.
+        system = isinstance(error, (apsw.IOError, apsw.CantOpenError))
+        if isinstance(error, apsw.FullError) or (system and connection is not None and connection.system_errno in NO_SPACE):
             raise full(path) from error
         if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
             raise DamagedError(
@@ -272,6 +279,8 @@ def guard(path: Path, connection: apsw.Connection | None) -> Generator[None]:
                 f"{path.name} was locked for 10 s by another process", remedy="look for a stuck process with 'hames doctor'"
             ) from error
         raise StorageError(f"{path}: {error}", remedy="check that the directory exists and can be written") from error
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"{path} is damaged: a text in it is no UTF-8", remedy="run 'hames doctor --salvage'") from error
 
 
 def full(path: Path) -> StorageFullError:

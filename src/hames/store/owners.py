@@ -20,8 +20,11 @@ class Owner:
         self._directory = directory
         self.id = f"{os.getpid():x}-{secrets.token_hex(8)}"
         self._path = directory / self.id
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        # It gets its name when it is locked, so that nobody ever sees it unlocked and takes it for dead.
+        unnamed = directory / f".{self.id}"
+        self._descriptor = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        unnamed.rename(self._path)
 
     def alive(self, owner: str) -> bool:
         """Whether the process behind an owner id still lives."""
@@ -52,7 +55,8 @@ def is_alive(directory: Path, owner: str) -> bool:
 
 def sweep(directory: Path) -> int:
     """Remove the lock files of dead owners, and say how many."""
-    dead = [path for path in directory.glob("*") if not is_alive(directory, path.name)] if directory.is_dir() else []
+    names = [path for path in directory.glob("*") if not path.name.startswith(".")] if directory.is_dir() else []
+    dead = [path for path in names if not is_alive(directory, path.name)]
     for path in dead:
         path.unlink(missing_ok=True)
     return len(dead)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hames.content.errors import StorageError
 from hames.kernel import Context, Key, plugin
-from hames.store.blobs import NO_SPACE, Blobs
-from hames.store.database import Database, full
-from hames.store.owners import Owner
+from hames.store.blobs import Blobs
+from hames.store.database import NO_SPACE, Database, full
+from hames.store.owners import Owner, sweep
 from hames.store.schema import CONTROL, SESSIONS
 
 
@@ -27,6 +27,7 @@ class Store:
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.owner = Owner(root / "owners")
+            sweep(root / "owners")
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise full(root) from error

@@ -30,6 +30,7 @@ TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
 }
+TEXTS = frozenset({"cwd", "parent", "type", "data", "adapter", "reason"})
 MISSES = 2000  # rows in a row that may be unreadable before the rest of a table is given up
 
 
@@ -38,9 +39,9 @@ def sound(table: str, row: dict[str, Any]) -> bool:
     with suppress(TypeError, AttributeError):
         match table:
             case "sessions":
-                return row["crc"] == checksum(f"{row['sid']}|{row['cwd']}|{row['parent']}")
+                return row["crc"] == checksum(f"{row['sid']}|", row["cwd"], "|", row["parent"])
             case "events":
-                return row["crc"] == checksum(f"{row['sid']}|{row['seq']}|{row['time']!r}|{row['type']}|", row["data"])
+                return row["crc"] == checksum(f"{row['sid']}|{row['seq']}|{row['time']!r}|", row["type"], "|", row["data"])
             case "fragments":
                 return row["crc"] == checksum(f"{row['sid']}|{row['n']}|{row['codec']}|{row['marker_at']}|", row["data"])
             case _:
@@ -50,27 +51,60 @@ def sound(table: str, row: dict[str, Any]) -> bool:
     return False
 
 
-def readable(source: apsw.Connection, table: str) -> Iterator[dict[str, Any]]:
-    """The rows of a table in order of their key, going round pages that cannot be read."""
+def valid(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def readable(source: apsw.Connection, table: str, sids: set[int]) -> Iterator[dict[str, Any]]:
+    """The rows of a table, session by session, going round pages that cannot be read."""
     keys, columns = TABLES[table]
-    last: tuple[Any, ...] | None = None
+    # Text is read as bytes: it may be damaged.
+    wanted = ", ".join(f"CAST({name} AS BLOB)" if name in TEXTS else name for name in columns)
+    if len(keys) == 1:
+        yield from _scan(source, f"SELECT {wanted} FROM {table} WHERE sid > ? ORDER BY sid", (), -1, columns, "sid")
+        return
+    for sid in sorted(sids):
+        sql = f"SELECT {wanted} FROM {table} WHERE sid = ? AND {keys[1]} > ? ORDER BY {keys[1]}"
+        yield from _scan(source, sql, (sid,), -1, columns, keys[1])
+
+
+def _scan(
+    source: apsw.Connection, sql: str, fixed: tuple[int, ...], last: int, columns: tuple[str, ...], key: str
+) -> Iterator[dict[str, Any]]:
     misses = 0
     while misses < MISSES:
-        where = "" if last is None else f"WHERE ({', '.join(keys)}) > ({', '.join('?' * len(keys))})"
-        sql = f"SELECT {', '.join(columns)} FROM {table} {where} ORDER BY {', '.join(keys)}"
         try:
-            for values in source.execute(sql, last or ()):
+            for values in source.execute(sql, (*fixed, last)):
                 row = dict(zip(columns, values, strict=True))
-                last = tuple(row[key] for key in keys)
+                last = row[key]
                 misses = 0
                 yield row
             return
         except apsw.Error:
-            if last is None or not all(isinstance(part, int) for part in last):
-                return
             # The next key may stand on another page.
             misses += 1
-            last = (*last[:-1], last[-1] + 1)
+            last += 1
+
+
+def known_sessions(source: apsw.Connection) -> set[int]:
+    """The numbers of all sessions that any table speaks of, as far as they can be read."""
+    found: set[int] = set()
+    for table in TABLES:
+        last = -1
+        with suppress(apsw.Error):
+            while rows := list(source.execute(f"SELECT sid FROM {table} WHERE sid > ? ORDER BY sid LIMIT 1", (last,))):
+                last = int(rows[0][0])
+                found.add(last)
+        last = 1 << 62
+        with suppress(apsw.Error):
+            while rows := list(source.execute(f"SELECT sid FROM {table} WHERE sid < ? ORDER BY sid DESC LIMIT 1", (last,))):
+                last = int(rows[0][0])
+                found.add(last)
+    return found
 
 
 def salvage(source_path: Path, target_path: Path) -> dict[str, dict[str, int]]:
@@ -80,40 +114,59 @@ def salvage(source_path: Path, target_path: Path) -> dict[str, dict[str, int]]:
     for statement in SESSIONS:
         target.execute(statement)
     report: dict[str, dict[str, int]] = {}
+    sids = known_sessions(source)
     with target:
         for table, (_, columns) in TABLES.items():
             counts = report[table] = {"kept": 0, "damaged": 0}
-            for row in readable(source, table):
+            for row in readable(source, table, sids):
                 if sound(table, row):
                     counts["kept"] += 1
                     marks = ", ".join("?" * len(columns))
-                    target.execute(f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({marks})", tuple(row.values()))
+                    values = tuple(value.decode() if name in TEXTS - {"data"} and valid(value) else value for name, value in row.items())
+                    target.execute(f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({marks})", values)
                 else:
                     counts["damaged"] += 1
                     data = row.get("data")
                     place = (table, row["sid"], row.get("seq", row.get("n", 0)), "checksum", data)
+                    counts["damaged"] -= table == "events"  # counted as a hole
                     target.execute("INSERT INTO quarantine VALUES (?, ?, ?, ?, ?)", place)
-        fill_holes(target)
+        report["events"]["damaged"] += fill_holes(target)
     target.close()
     source.close()
     return report
 
 
-def fill_holes(target: apsw.Connection) -> None:
-    """Put a mark where an event is lost, so that a session is whole again and says what it lacks."""
+def fill_holes(target: apsw.Connection) -> int:
+    """Put a mark where an event is lost, so that a session is whole again and says what it lacks; return how many."""
+    holes = 0
     for sid, last in list(target.execute("SELECT sid, MAX(seq) FROM events GROUP BY sid")):
         present = {seq for (seq,) in target.execute("SELECT seq FROM events WHERE sid = ?", (sid,))}
         for seq in range(last):
             if seq not in present:
+                holes += 1
                 crc = checksum(f"{sid}|{seq}|{0.0!r}|lost|", b"{}")
                 target.execute(
                     "INSERT INTO events (sid, seq, time, type, data, crc) VALUES (?, ?, 0.0, 'lost', ?, ?)", (sid, seq, b"{}", crc)
                 )
+    return holes
+
+
+def unsound(source_path: Path) -> list[tuple[str, int]]:
+    """The records of a database that do not match their checksum, as (table, session)."""
+    source = apsw.Connection(str(source_path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        sids = known_sessions(source)
+        return [(table, row["sid"]) for table in TABLES for row in readable(source, table, sids) if not sound(table, row)]
+    finally:
+        source.close()
 
 
 def main() -> None:
     """Salvage SOURCE into TARGET and print the report as JSON."""
-    print(json.dumps(salvage(Path(sys.argv[1]), Path(sys.argv[2]))))
+    report = salvage(Path(sys.argv[1]), Path(sys.argv[2]))
+    if not report["sessions"]["kept"]:
+        sys.exit("no session in it can be read")
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,15 @@ def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+async def _end(request: web.Request, response: web.StreamResponse, broken: bool) -> web.StreamResponse:
+    """End an answer in good order, or break it off as it was broken off."""
+    if broken and request.transport is not None:
+        request.transport.abort()
+    else:
+        await response.write_eof()
+    return response
+
+
 class _Server:
     """A loopback server with one handler."""
 
@@ -60,26 +69,30 @@ class Recorder(_Server):
         body = await request.read()
         headers = {name: value for name, value in request.headers.items() if name.lower() not in ("host", "content-length")}
         pieces: list[bytes] = []
+        broken = False
         async with (
             aiohttp.ClientSession(auto_decompress=False) as session,
-            session.post(self._upstream + request.path, data=body, headers=headers) as answer,
+            session.post(self._upstream + request.path_qs, data=body, headers=headers) as answer,
         ):
             response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.headers.get("Content-Type", "")})
             await response.prepare(request)
-            async for piece in answer.content.iter_any():
-                pieces.append(piece)
-                await response.write(piece)
-            await response.write_eof()
+            try:
+                async for piece in answer.content.iter_any():
+                    pieces.append(piece)
+                    await response.write(piece)
+            except aiohttp.ClientError:
+                broken = True
         exchange = {
-            "path": request.path,
+            "path": request.path_qs,
             "request": _encode(body),
             "status": answer.status,
             "content_type": answer.headers.get("Content-Type", ""),
             "response": [_encode(piece) for piece in pieces],
+            **({"broken": True} if broken else {}),
         }
         with self._path.open("a") as file:
             file.write(dumps(exchange) + "\n")
-        return response
+        return await _end(request, response, broken)
 
 
 class Replayer(_Server):
@@ -105,8 +118,8 @@ class Replayer(_Server):
             return self._refuse(f"request {self._next + 1} is not in the recording")
         exchange = self._exchanges[self._next]
         recorded = base64.b64decode(exchange["request"])
-        if request.path != exchange["path"]:
-            return self._refuse(f"request {self._next + 1} goes to {request.path} instead of {exchange['path']}")
+        if request.path_qs != exchange["path"]:
+            return self._refuse(f"request {self._next + 1} goes to {request.path_qs} instead of {exchange['path']}")
         if body != recorded:
             pairs = enumerate(zip(body, recorded, strict=False))
             place = next((index for index, (sent, kept) in pairs if sent != kept), min(len(body), len(recorded)))
@@ -117,8 +130,7 @@ class Replayer(_Server):
         await response.prepare(request)
         for piece in exchange["response"]:
             await response.write(base64.b64decode(piece))
-        await response.write_eof()
-        return response
+        return await _end(request, response, exchange.get("broken", False))
 
     def _refuse(self, why: str) -> web.Response:
         self.mismatches.append(why)

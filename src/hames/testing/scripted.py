@@ -15,8 +15,7 @@ An item may also hold ``reasoning``, ``finish`` (a finish reason), ``failure`` (
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,6 +24,7 @@ from hames.content.errors import ModelReferenceError
 from hames.content.finish import Chunk, Failure, FailureKind, Finish, FinishReason, ReasoningDelta, TextDelta, Usage
 from hames.content.jsontext import dumps, parse_object
 from hames.content.messages import Block, Reasoning, Text, ToolCall
+from hames.content.paths import expanded
 from hames.content.request import EncodedRequest
 from hames.kernel import Context, plugin
 from hames.models import MODELS, Encoder
@@ -52,7 +52,7 @@ class ScriptedAnswer(BaseModel):
     calls: list[ScriptedCall] = []
     finish: FinishReason | None = None
     failure: FailureKind | None = None
-    usage: dict[str, int] = {}
+    usage: dict[Literal["input", "output", "cache_read", "cache_write", "reasoning"], int] = {}
 
 
 class ScriptedModel:
@@ -112,7 +112,7 @@ class ScriptedProvider:
     """Reads scripts."""
 
     def model(self, name: str, profile: str, ref: str) -> ScriptedModel:
-        path = Path(name).expanduser()
+        path = expanded(ref.partition(":")[2])  # a path may hold an @
         try:
             items = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
             if not isinstance(items, list):
@@ -120,7 +120,7 @@ class ScriptedProvider:
             answers = [ScriptedAnswer.model_validate(item) for item in items]  # pyright: ignore[reportUnknownVariableType]
         except OSError as error:
             raise ModelReferenceError(f"{path}: {error.strerror}", remedy="name an existing script as scripted:FILE") from None
-        except (yaml.YAMLError, ValidationError) as error:
+        except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
             raise ModelReferenceError(f"{path}: {error}", remedy="see hames.testing.scripted for the form") from None
         return ScriptedModel(ref, answers)
 

@@ -41,36 +41,52 @@ class Capture:
         self._head: bytearray = bytearray()
         self._tail: bytearray = bytearray()
         self._file: BinaryIO | None = None
-        self.path = ""
+        self._kept = ""  # where the whole output is, or why it is nowhere
         self.size = 0
 
     def add(self, data: bytes) -> None:
         self.size += len(data)
-        if self._file is None and len(self._head) + len(self._tail) + len(data) > HEAD + TAIL:
-            path = self._call.spill(bytes(self._head + self._tail), "log")
-            self.path = str(path)
-            self._file = path.open("ab")
+        if not self._kept and len(self._head) + len(self._tail) + len(data) > HEAD + TAIL:
+            self._spill()
         if self._file is not None and self.size <= SPILL_LIMIT:
-            with suppress(OSError):  # a full disk costs the file, not the command
+            try:
                 self._file.write(data)
+            except OSError as error:
+                self._give_up(error)
         room = HEAD - len(self._head)
         self._head += data[:room] if room > 0 else b""
         self._tail += data[max(room, 0) :]
-        if self._file is not None and len(self._tail) > TAIL:
+        if self._kept and len(self._tail) > TAIL:
             del self._tail[:-TAIL]
 
+    def _spill(self) -> None:
+        try:
+            path = self._call.spill(bytes(self._head + self._tail), "log")
+            self._file = path.open("ab")
+            self._kept = f"the output is in {path}"
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """A full disk costs the file, not the command."""
+        self._kept = f"the whole output could not be kept: {os.strerror(error.errno or 0)}"
+        self.close()
+
     def close(self) -> None:
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:
+                self._kept = f"the whole output could not be kept: {os.strerror(error.errno or 0)}"
 
     @property
     def text(self) -> str:
         head, tail = self._head.decode("utf-8", "replace"), self._tail.decode("utf-8", "replace")
-        if self._file is None:
+        if not self._kept:
             return head + tail
         left_out = self.size - len(self._head) - len(self._tail)
-        return f"{head}\n[… {left_out} bytes left out; the output is in {self.path} …]\n{tail}"
+        return f"{head}\n[… {left_out} bytes left out; {self._kept} …]\n{tail}"
 
 
 async def drain(stream: asyncio.StreamReader, capture: Capture) -> None:
@@ -84,12 +100,14 @@ def kill_group(process: asyncio.subprocess.Process, number: signal.Signals) -> N
 
 
 async def end_group(process: asyncio.subprocess.Process) -> None:
-    """End the whole group, politely at first; also what a command left in the background."""
-    if process.returncode is None:
-        kill_group(process, signal.SIGTERM)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), POLITE)
-    kill_group(process, signal.SIGKILL)
+    """End the whole group, politely at first; also what a command left in the background. Cancelling this skips the politeness."""
+    try:
+        if process.returncode is None:
+            kill_group(process, signal.SIGTERM)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), POLITE)
+    finally:
+        kill_group(process, signal.SIGKILL)
     await process.wait()
     for _ in range(200):  # a killed process is gone a little later
         try:

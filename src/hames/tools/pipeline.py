@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -180,6 +181,9 @@ def bounded(text: str, invocation: Invocation) -> str:
     text = clean(text)
     if len(text) <= INLINE_LIMIT:
         return text
-    path = invocation.spill(text.encode(), "txt")
+    try:
+        kept = f"the whole text is in {invocation.spill(text.encode(), 'txt')}"
+    except OSError as error:
+        kept = f"the whole text could not be kept: {os.strerror(error.errno or 0)}"
     left_out = len(text) - HEAD - TAIL
-    return f"{text[:HEAD]}\n\n[… {left_out} characters left out; the whole text is in {path} …]\n\n{text[-TAIL:]}"
+    return f"{text[:HEAD]}\n\n[… {left_out} characters left out; {kept} …]\n\n{text[-TAIL:]}"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from hames.content.messages import Image, Text
+from hames.content.paths import expanded
 from hames.policy import Capability
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Invocation:
 
     def path(self, name: str) -> Path:
         """An absolute path from what a model wrote."""
-        return self.cwd / Path(name).expanduser()
+        return self.cwd / expanded(name)
 
 
 Body = Callable[..., Awaitable[str | Output] | str | Output]
@@ -90,7 +91,6 @@ class Tool:
     parallel: bool = False
     timeout: float | None = 600.0
     invocation: str = ""
-    tags: frozenset[str] = field(default_factory=frozenset[str])
 
 
 def tool(

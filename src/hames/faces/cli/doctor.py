@@ -40,7 +40,9 @@ def program(name: str, why: str, verdict: Literal["warn", "fail"]) -> Finding:
 def findings(state: Path) -> Iterator[Finding]:
     import apsw
 
+    from hames.sessions import session_id
     from hames.store.checks import damage, living
+    from hames.store.owners import sweep
 
     yield Finding("hames", "ok", f"{__version__} on Python {platform.python_version()}, {platform.platform()}")
     yield Finding("sqlite", "ok", apsw.sqlite_lib_version())
@@ -55,12 +57,13 @@ def findings(state: Path) -> Iterator[Finding]:
     if not writable:
         yield Finding("state", "fail", f"{state} cannot be written", "name another directory with --state-dir or HAMES_STATE")
         return
-    alive = living(state)
-    yield Finding("state", "ok", f"{state}, {len(alive)} live process{'es' if len(alive) != 1 else ''}")
+    alive, dead = living(state), sweep(state / "owners")
+    gone = f", {dead} lock files of dead ones removed" if dead else ""
+    yield Finding("state", "ok", f"{state}, {len(alive)} live process{'es' if len(alive) != 1 else ''}{gone}")
     for name in ("sessions.db", "control.db"):
         path = state / name
         if path.exists():
-            bad = damage(path)
+            bad = damage(path, session_id)
             remedy = "run 'hames doctor --salvage'" if bad else ""
             yield Finding(name, "fail" if bad else "ok", "; ".join(bad) or f"{path.stat().st_size} bytes, sound", remedy)
 

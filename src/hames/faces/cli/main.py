@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 from typing import Any
 
 import click
 
 from hames import __version__
-from hames.content.errors import HamesError
+from hames.content.errors import HamesError, UsageError
 
 #: name: (module, one line of help)
 COMMANDS = {
@@ -63,8 +65,8 @@ def cli(ctx: click.Context, verbose: bool) -> None:
         logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-def report(error: HamesError, *, as_json: bool) -> None:
-    """Say an error: one line and its remedy, or a JSON object."""
+def report(error: HamesError, *, as_json: bool) -> int:
+    """Say an error, in one line with its remedy or as a JSON object, and return its exit status."""
     if as_json:
         import json
 
@@ -73,18 +75,49 @@ def report(error: HamesError, *, as_json: bool) -> None:
         click.echo(f"hames: {error.message}", err=True)
         if error.remedy:
             click.echo(f"       {error.remedy}", err=True)
+    return error.exit_status
+
+
+def run() -> int:
+    """Run the command line and return its exit status; every error that we know is said in a line."""
+    arguments = sys.argv[1:]
+    as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
+    try:
+        return cli.main(standalone_mode=False) or 0
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        if as_json:
+            return report(UsageError(error.format_message(), remedy="see --help"), as_json=True)
+        error.show()
+        return error.exit_code
+    except HamesError as error:
+        if verbose:
+            raise
+        return report(error, as_json=as_json)
+    except BrokenPipeError:
+        return 1  # whoever read our output has gone; there is nobody to tell
+    except OSError as error:
+        if verbose:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        return report(HamesError(f"{place}{error.strerror or error}", remedy="see --verbose for where it came from"), as_json=as_json)
 
 
 def main() -> None:
-    """The entry point: every error that we know ends in a line and its exit status."""
+    """The entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what a terminal cannot show is shown as far as it goes
+    status = run()
     try:
-        cli()
-    except HamesError as error:
-        if "--verbose" in sys.argv or "-v" in sys.argv:
-            raise
-        report(error, as_json="--json" in sys.argv)
-        sys.exit(error.exit_status)
-    except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody to tell.
-        sys.stderr.close()
-        sys.exit(1)
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"hames: the output could not be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = status or 1
+    sys.exit(status)

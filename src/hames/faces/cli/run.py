@@ -17,6 +17,8 @@ from hames.budget import Limits
 from hames.compose import Layer
 from hames.content.errors import KernelError, UsageError
 from hames.content.finish import TextDelta
+from hames.content.messages import clean
+from hames.content.paths import expanded
 from hames.faces.cli.common import chosen_layers, json_option, layer_options, opened, state_directory, state_option
 from hames.kernel import Host
 
@@ -74,6 +76,8 @@ class Progress:
             click.echo(end.text)
         if end.reason != "completed":
             self._line(f"hames: {end.reason}: {end.detail}")
+            if end.remedy:
+                self._line(f"       {end.remedy}")
         spent = f"{end.steps} steps" + (f", {end.usage.total} tokens" if end.usage.total else "")
         self._line(f"session {session} ({spent}); go on with: hames run --resume {session} PROMPT")
 
@@ -153,12 +157,17 @@ def command(
     patches: tuple[str, ...],
     as_json: bool,
     state_dir: str | None,
-) -> None:
+) -> int:
     """Give an agent one task and wait for its end. PROMPT is the task; '-' reads it from standard input."""
     if prompt == "-":
-        prompt = sys.stdin.read()
+        prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
+    prompt = clean(prompt)
     if not prompt.strip():
         raise UsageError("the prompt is empty", remedy="say what to do")
-    spec = AgentSpec(str(Path(cwd).expanduser().absolute()), model, resume, limits=Limits(max_steps, max_tokens))
+    try:
+        directory = str(expanded(cwd).absolute())
+    except FileNotFoundError:
+        raise UsageError("the working directory is gone", remedy="go to another one, or name one with --cwd") from None
+    spec = AgentSpec(directory, model, resume, limits=Limits(max_steps, max_tokens))
     chosen = chosen_layers(profile_name, patches)
-    sys.exit(asyncio.run(run_task(state_directory(state_dir), chosen, prompt, spec, as_json=as_json)))
+    return asyncio.run(run_task(state_directory(state_dir), chosen, prompt, spec, as_json=as_json))

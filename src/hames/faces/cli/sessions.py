@@ -34,7 +34,10 @@ def with_sessions(state_dir: str | None, body: Callable[[Sessions], Awaitable[T]
 
 
 def when(time: float) -> str:
-    return datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):  # a damaged record's
+        return "????-??-?? ??:??:??"
 
 
 @click.group("sessions")
