@@ -193,7 +193,7 @@ class Agent:
                 except Exception as error:
                     self.ctx.host.contain(f"agent {self.id}", error)
                     code, remedy = (error.code, error.remedy) if isinstance(error, HamesError) else ("INTERNAL", "")
-                    self.last = TurnEnd("error", detail=f"{code}: {error}", remedy=remedy)
+                    self.last = TurnEnd("error", detail=f"{code}: {error}", code=code, remedy=remedy)
                 while self.cause and task.cancelling():
                     task.uncancel()
                 self.cause = ""

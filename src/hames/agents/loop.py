@@ -60,7 +60,7 @@ class Loop:
                 raise
         except HamesError as error:
             self._ctx.host.contain(f"a turn of {agent.id}", error)
-            end = TurnEnd("error", self._text(agent), f"{error.code}: {error}", None, meter.usage, meter.steps, error.remedy)
+            end = TurnEnd("error", self._text(agent), f"{error.code}: {error}", None, meter.usage, meter.steps, error.code, error.remedy)
         finally:
             await self._log_end(agent, end)
         return end
@@ -77,7 +77,7 @@ class Loop:
             stopped = meter.exhausted()
             if stopped:
                 remedy = "give it a wider limit, or go on with the session"
-                return TurnEnd("budget", self._text(agent), stopped, None, meter.usage, meter.steps, remedy)
+                return TurnEnd("budget", self._text(agent), stopped, None, meter.usage, meter.steps, "BUDGET", remedy)
             finish = await self._ask(agent)
             meter.spend(finish.usage)
             if finish.reason != "tool-calls":

@@ -16,6 +16,7 @@ class TurnEnd:
 
     :param text: the last answer of the model, or what there is of it.
     :param detail: what stopped it, in a line; empty when it completed.
+    :param code: a stable word for what failed, where it was not the model.
     :param remedy: what can be done about it, in a line; empty where nothing is known.
     :param steps: model requests that were answered in this turn.
     """
@@ -26,6 +27,7 @@ class TurnEnd:
     failure: Failure | None = None
     usage: Usage = Usage()
     steps: int = 0
+    code: str = ""
     remedy: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -34,6 +36,7 @@ class TurnEnd:
             "status": self.reason,
             "text": self.text,
             "detail": self.detail,
+            "code": self.code,
             "remedy": self.remedy,
             "failure": encode_failure(self.failure) if self.failure is not None else None,
             "usage": self.usage.as_json(),

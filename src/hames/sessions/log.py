@@ -221,6 +221,8 @@ class Session:
             )
         self._seq = len(events)
         self.messages = [(event.seq, decode_message(event.data)) for event in events if event.type == "message"]
+        if any(event.type == "lost" for event in events):
+            self.messages = answered_only(self.messages)
         self.call_ids = {call.id for _, message in self.messages for call in message.calls}
         answers = (event.data.get("model") for event in reversed(events) if event.type in ("message", "failed"))
         self.last_model = next((model for model in answers if isinstance(model, str)), "")
@@ -265,6 +267,18 @@ def interrupted(call: ToolCall, begun: bool) -> ToolResult:
         text = "outcome unknown: the process died while this call ran; look at what it changed before you repeat it"
         return ToolResult(call.id, (Text(text),), True, "OUTCOME_UNKNOWN")
     return ToolResult(call.id, (Text("not started: the process died before this call ran"),), True, "NOT_STARTED")
+
+
+def answered_only(messages: list[tuple[int, Message]]) -> list[tuple[int, Message]]:
+    """Messages without results whose call is lost: no provider takes an answer to nothing."""
+    calls: set[str] = set()
+    kept: list[tuple[int, Message]] = []
+    for seq, message in messages:
+        blocks = tuple(block for block in message.blocks if not isinstance(block, ToolResult) or block.call_id in calls)
+        calls.update(call.id for call in message.calls)
+        if blocks:
+            kept.append((seq, message if len(blocks) == len(message.blocks) else Message(message.role, blocks, message.source)))
+    return kept
 
 
 def claim(connection: apsw.Connection, store: Store, sid: int) -> int:

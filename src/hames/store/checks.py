@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hames.content.errors import BusyError, NotFoundError, StorageError
+from hames.store.blobs import sync_directory
 from hames.store.database import guard, open_connection
 from hames.store.owners import is_alive
 from hames.store.salvage import unsound
@@ -80,4 +81,5 @@ def salvage_state(state: Path) -> tuple[Path, dict[str, dict[str, int]]]:
         if part.exists():
             part.rename(kept.with_name(kept.name + end))
     target.rename(source)
+    sync_directory(state)
     return kept, json.loads(done.stdout)

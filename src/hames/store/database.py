@@ -123,7 +123,10 @@ class Database:
         return self._enqueue((sql, parameters, must_change))
 
     def run(self, body: Callable[[apsw.Connection], Any]) -> Ticket:
-        """Queue a function that runs in the writer thread inside the transaction; the ticket returns its value."""
+        """Queue a function that runs in the writer thread inside the transaction; the ticket returns its value.
+
+        It may run twice: where another write of the same transaction fails, all are rolled back and each is tried alone.
+        """
         return self._enqueue(body)
 
     def _enqueue(self, operation: Operation) -> Ticket:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from hames.content.clock import Clock
+from hames.content.errors import NotFoundError
 from hames.content.messages import Reasoning, Text, ToolCall, ToolResult, decode_message
 from hames.faces.cli.common import json_option, state_directory, state_option
 from hames.sessions import Event, Sessions
@@ -21,7 +22,14 @@ T = TypeVar("T")
 
 
 def with_sessions(state_dir: str | None, body: Callable[[Sessions], Awaitable[T]]) -> T:
-    """Run a body with the sessions of a state directory, and nothing else mounted."""
+    """Run a body with the sessions of a state directory, and nothing else mounted.
+
+    :raises NotFoundError: if there is no directory of the name that was given.
+    """
+    if state_dir and not state_directory(state_dir).exists():
+        raise NotFoundError(
+            f"there is no state directory {state_directory(state_dir)}", remedy="name one with --state-dir", code="STATE_UNKNOWN"
+        )
 
     async def run(root: Path) -> T:
         store = Store(root)
