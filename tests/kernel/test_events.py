@@ -411,6 +411,26 @@ async def test_a_listener_may_change_the_call(host: Host) -> None:
     assert seen == ["changed"]
 
 
+async def test_a_listener_may_proceed_again(host: Host) -> None:
+    tries: list[str] = []
+
+    async def retries(call: Call, proceed: Any) -> str:
+        try:
+            return await proceed()
+        except ValueError:
+            return await proceed()
+
+    async def flaky(call: Call) -> str:
+        tries.append(call.name)
+        if len(tries) == 1:
+            raise ValueError("flaky")
+        return "done"
+
+    mounted(host).on(Call, retries)
+    assert await host.ctx.around(Call(), flaky) == "done"
+    assert tries == ["call", "call"]
+
+
 async def test_a_listener_that_does_not_proceed_answers_for_the_call(host: Host) -> None:
     async def short(call: Call, proceed: Any) -> str:
         return "short"

@@ -1,6 +1,8 @@
 """How a mount starts, fails, is replaced and ends; what a context is good for and for how long."""
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -226,6 +228,94 @@ async def test_a_failing_start_undoes_all_that_it_did(host: Host, shape: str) ->
     assert mounts[0].state is State.STOPPED
     assert not mount.children and not mount.effects and not mount.undos
     assert not host.root_scope.listener_count and not host.root_scope.provisions and not tools.size
+
+
+@pytest.mark.parametrize("shape", ["function", "generator", "async"])
+async def test_a_body_that_cannot_be_called_fails_its_mount(shape: str) -> None:
+    def function():
+        pass
+
+    def generator():
+        yield
+
+    async def asynchronous():
+        yield
+
+    host = Host()
+    mount = host.mount(plugin()({"function": function, "generator": generator, "async": asynchronous}[shape]))
+    with pytest.raises(TypeError):
+        await mount.ready()
+    assert mount.state is State.FAILED
+    await host.close()
+
+
+async def test_a_foreign_cancellation_in_a_plain_start_fails_the_mount() -> None:
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    log: list[str] = []
+
+    @plugin()
+    def body(ctx, config):
+        ctx.defer(lambda: log.append("undo"))
+        cancelled.result()
+
+    host = Host()
+    mount = host.mount(body)
+    assert mount.state is State.FAILED
+    assert log == ["undo"]
+    await host.close()
+
+
+@pytest.mark.parametrize("where", ["effect", "cleanup", "undo"])
+async def test_a_foreign_cancellation_in_a_plain_stop_is_recorded_and_the_rest_runs(where: str) -> None:
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    log: list[str] = []
+
+    @plugin()
+    def body(ctx, config):
+        ctx.defer(lambda: log.append("undo"))
+        ctx.effect("effect", lambda: log.append("effect"))
+        if where == "effect":
+            ctx.effect("broken", cancelled.result)
+        if where == "undo":
+            ctx.defer(cancelled.result)
+        yield
+        if where == "cleanup":
+            cancelled.result()
+
+    host = Host()
+    mount = host.mount(body)
+    async with asyncio.timeout(1):
+        await mount.stop()
+        await host.close()
+    assert mount.state is State.STOPPED
+    assert log == ["effect", "undo"]
+    assert [type(error) for _, error in mount.failures] == [asyncio.CancelledError]
+
+
+@pytest.mark.parametrize("body", ["start of a function", "start of an async generator", "stop of an async generator"])
+def test_a_plugin_that_exits_ends_the_program(body: str) -> None:
+    bodies = {
+        "start of a function": "def body(ctx, config): sys.exit(3)",
+        "start of an async generator": "async def body(ctx, config): sys.exit(3); yield",
+        "stop of an async generator": "async def body(ctx, config): yield; sys.exit(3)",
+    }
+    program = f"""
+import asyncio, sys
+from hames.kernel import Host, plugin
+
+@plugin()
+{bodies[body]}
+
+async def main():
+    async with Host(grace=0.05) as host:
+        await host.mount(body).ready()
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=5, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
 
 
 async def test_a_failing_sibling_does_not_block_the_others(host: Host) -> None:
@@ -891,3 +981,28 @@ async def test_closing_the_host_runs_what_its_owner_deferred_last_and_in_reverse
     host.mount(body)
     await host.close()
     assert log == ["mount", "second", "first"]
+
+
+async def test_a_closed_host_takes_nothing_in_and_can_be_closed_again(host: Host) -> None:
+    await host.close()
+    await host.close()
+    for enter in (lambda: host.mount(blank), lambda: host.ctx.on(Ping, print), lambda: host.ctx.mount(blank), host.scope):
+        with pytest.raises(SealedError):
+            enter()
+
+
+async def test_a_failing_task_of_the_program_itself_is_recorded_and_stops_no_mount() -> None:
+    async def work():
+        raise ValueError("host")
+
+    host = Host()
+    mount = host.mount(blank_async)
+    await mount.ready()
+    host.ctx.spawn(work())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert mount.state is State.ACTIVE
+    assert [type(error) for _, error in host.problems] == [ValueError]
+    async with asyncio.timeout(1):
+        await host.close()
+    assert mount.state is State.STOPPED

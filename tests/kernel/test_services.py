@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from hames.content.errors import DuplicateError, MissingServiceError
+from hames.content.errors import DuplicateError, KernelError, MissingServiceError
 from hames.kernel import Host, Key, Plugin, State, plugin
 
 Shell: Key[str] = Key("shell")
@@ -403,6 +403,58 @@ async def test_a_mount_that_wants_does_without_when_what_it_wanted_does_not_retu
     assert (between.state, mount.state) == (State.WAITING, State.ACTIVE)
     assert log == [("log",), (None,)]
     assert not unfinished
+
+
+async def test_two_replacements_at_once_restart_a_common_dependent_once(host: Host) -> None:
+    log: list = []
+
+    def slow(key, value):
+        @plugin(name=value)
+        async def body(ctx, config):
+            await asyncio.sleep(0)
+            ctx.provide(key, value)
+            yield
+            await asyncio.sleep(0)
+
+        return body
+
+    shell, log_ = host.mount(slow(Shell, "bash")), host.mount(slow(Log, "log"))
+    mount = host.mount(uses(log, Shell, Log))
+    await mount.ready()
+    await asyncio.gather(shell.replace(), log_.replace())
+    assert log == [("bash", "log"), ("bash", "log")]
+    assert mount.state is State.ACTIVE
+
+
+async def test_a_waiting_dependent_is_not_forgotten_when_its_former_provider_restarts_with_the_new_one(host: Host) -> None:
+    log: list = []
+    former = host.mount(provides(Shell, "old"))
+    mount = host.mount(uses(log, Shell))
+    await former.replace(uses([], wants=(Shell,), name="former"))
+    assert mount.state is State.WAITING
+    host.mount(provides(Shell, "new"))
+    assert mount.state is State.ACTIVE
+    assert log == [("old",), ("new",)]
+
+
+async def test_a_context_of_an_earlier_start_does_not_get_the_services_of_a_later_one(host: Host) -> None:
+    contexts: list = []
+
+    @plugin(needs=(Shell,))
+    def body(ctx, config):
+        contexts.append(ctx)
+
+    providing = host.mount(provides(Shell, "old"))
+    host.mount(body)
+    await providing.replace(provides(Shell, "new"))
+    old, new = contexts
+    assert new.use(Shell) == "new"
+    for ask in (old.use, old.find):
+        try:
+            seen = ask(Shell)
+        except KernelError:
+            continue
+        assert seen == "old"
 
 
 # isolation

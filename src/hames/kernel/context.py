@@ -59,11 +59,17 @@ class Context:
 
     # services
 
+    def _check_start(self, key: object) -> None:
+        if self.owner.starts != self._start:
+            raise SealedError(f"{self.owner.label} asks for {key_name(key)} after it was started anew", owner=self.owner.label)
+
     def use(self, key: AnyKey[T]) -> T:
         """A service that the plugin declared in ``needs``; the same object for as long as this start lasts.
 
         :raises MissingServiceError: if the plugin did not declare it.
+        :raises SealedError: if that start is over.
         """
+        self._check_start(key)
         pin = self.owner.pins.get(key)
         if pin is None:
             raise MissingServiceError(
@@ -77,7 +83,9 @@ class Context:
         """A service that the plugin declared in ``wants`` or ``needs``, or None where nobody provides it.
 
         :raises MissingServiceError: if the plugin declared it in neither.
+        :raises SealedError: if the start of this context is over.
         """
+        self._check_start(key)
         if key not in self.owner.plugin.wants and key not in self.owner.plugin.needs:
             return self.use(key)
         pin = self.owner.pins.get(key)
@@ -132,7 +140,8 @@ class Context:
 
     def last_resort(self, kill: Callable[[], None]) -> None:
         """Run ``kill`` if this mount neither starts nor stops in its time and is abandoned: end what it holds in the system."""
-        self.owner.kills.append(kill)
+        if self.owner.starts == self._start:
+            self.owner.kills.append(kill)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], label: str = "task") -> None:
         """Run a coroutine that this mount owns: cancelled and awaited when it stops; if it raises, the mount fails.

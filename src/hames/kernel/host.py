@@ -174,7 +174,7 @@ class Host(Planner):
                     del self._cachers[event]
         scope.drop_cache()
         if scope.parent is not None:
-            scope.parent.children.discard(scope)
+            scope.parent.children.pop(scope, None)
 
     async def close(self) -> None:
         """Stop everything. Does not wait for mounts that were abandoned."""
@@ -227,7 +227,15 @@ class Host(Planner):
                     future.set_result(None)
 
     async def settle(self) -> None:
-        """Wait until no mount is starting or stopping."""
+        """Wait until no mount is starting or stopping.
+
+        :raises WouldWaitForItself: if the caller is starting or stopping itself.
+        """
+        waiter = current_mount.get()
+        if waiter is not None and waiter in self.moving:
+            raise WouldWaitForItself(
+                f"{waiter.label} waits for its own start or stop", remedy="wait in a task of your own", owner=waiter.label
+            )
         while self.moving:
             await self.changed()
 

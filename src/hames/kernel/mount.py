@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hames.kernel.scope import Provision, Scope
 
 Undo = Callable[[], Awaitable[None] | None]
+EXITS = (KeyboardInterrupt, SystemExit)  # these end the program, after the mount has been unwound
 
 #: The mount whose code is running, for waits that would wait for themselves.
 current_mount: ContextVar[Mount | None] = ContextVar("hames_current_mount", default=None)
@@ -58,7 +59,7 @@ class Effect:
             self.scope.borrowed.pop(self, None)
         try:
             undo()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self.mount.record(f"withdrawing {self.label}", error)
 
 
@@ -228,7 +229,10 @@ class Mount:
         :param plugin: None keeps plugin and configuration.
         :raises Exception: the error of the new start; the mount is failed then.
         :raises WouldWaitForItself: if the caller is part of what would have to end first.
+        :raises KernelError: if it was stopped before.
         """
+        if self.removed:
+            raise KernelError(f"{self.label} was stopped", remedy="mount the plugin anew", owner=self.label)
         with self.host.waiting_for(self):
             batch = self.host.restart((self,), (plugin, config) if plugin is not None else None)
             for mount in batch:
@@ -259,26 +263,31 @@ class Mount:
         self.starts += 1
         ctx = self.host.context(self)
         plugin = self.plugin
-        if plugin.kind is Kind.ASYNC:
-            self._go = asyncio.get_running_loop().create_future()
-            self._task = asyncio.create_task(self._drive(plugin.body(ctx, self.config)), name=f"mount {self.label}")
-            return
         self.on_stack = True  # its own body may ask for its stop
+        fatal: BaseException | None = None
         try:
+            if plugin.kind is Kind.ASYNC:
+                self._go = asyncio.get_running_loop().create_future()
+                self._task = asyncio.create_task(self._drive(plugin.body(ctx, self.config)), name=f"mount {self.label}")
+                self.on_stack = False
+                return
             if plugin.kind is Kind.FUNCTION:
                 plugin.body(ctx, self.config)
             else:
                 self._generator = plugin.body(ctx, self.config)
                 next(self._generator)
-        except Exception as error:
+        except BaseException as error:
+            self._generator = self._go = None
             self.on_stack = False
-            self._generator = None
+            fatal = error if isinstance(error, EXITS) else None
             if isinstance(error, StopIteration):
                 error = ExitedError(f"{self.label} ended before its yield", owner=self.label)
             self.host.fail(self, error)
-            return
-        self.on_stack = False
-        self.host.activated(self)
+        else:
+            self.on_stack = False
+            self.host.activated(self)
+        if fatal is not None:
+            raise fatal
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], label: str) -> None:
         async def run() -> None:
@@ -301,7 +310,7 @@ class Mount:
         error = task.exception()
         if error is None:
             return
-        if self.sealed:
+        if self.sealed or self.parent is None:  # the program's own tasks are no reason to stop every mount
             self.record(label, error)
         else:
             self.host.fail(self, error)
@@ -344,7 +353,7 @@ class Mount:
                 next(generator)
         except StopIteration:
             return
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if error is not self._throw:
                 self.record("stopping", error)
             return
@@ -357,7 +366,7 @@ class Mount:
             label, undo = self.undos.pop()
             try:
                 result = undo()
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
                 self.record(label, error)
                 continue
             if inspect.isawaitable(result):
@@ -415,8 +424,6 @@ class Mount:
             ended = False
         except StopAsyncIteration:
             self._start_failed(ExitedError(f"{self.label} ended before its yield", owner=self.label))
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:
             self._start_failed(error)
         else:
@@ -433,7 +440,10 @@ class Mount:
             await self._await_undos()
         finally:
             self._over()
+        fatal = self._throw if isinstance(self._throw, EXITS) else None
         self._end()
+        if fatal is not None:
+            raise fatal
 
     def _start_failed(self, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError) and self._phase_over:
@@ -471,9 +481,9 @@ class Mount:
                 if isinstance(thrown, asyncio.CancelledError) and not self._phase_over:
                     self.error = ExitedError(f"{self.label} ended without being asked", owner=self.label)
                 return
-            except (KeyboardInterrupt, SystemExit):
-                raise
             except BaseException as error:
+                if isinstance(error, EXITS):
+                    self._throw = error
                 if self._phase_over and isinstance(error, asyncio.CancelledError):
                     error = self._stop_error()
                 if thrown is not None and (self.error is thrown or self.error is None):

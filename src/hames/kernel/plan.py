@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from hames.content.errors import KernelError
 from hames.kernel.mount import Mount, State
 from hames.kernel.plugin import Plugin
 from hames.kernel.scope import Provision
 
+CHASES = 100  # starts of one mount in one go; more are a circle of rows that shadow each other
 LIVE = (State.STARTING, State.ACTIVE)
 
 
@@ -63,6 +65,7 @@ class Planner:
         self._leaving: deque[Mount] = deque()
         self._pumping = False
         self._holds = 0
+        self._chases: dict[Mount, int] = {}
 
     # resolution
 
@@ -153,6 +156,7 @@ class Planner:
                     self._consider(mount)
         finally:
             self._pumping = False
+            self._chases.clear()
 
     def _turn(self, mount: Mount) -> tuple[bool, tuple[int, ...]]:
         return (any(self.lookup(mount, key) is None for key in mount.plugin.wants), mount.path)
@@ -174,6 +178,14 @@ class Planner:
         for provision in pins.values():
             provision.users[mount] = None
         self.moving[mount] = None
+        self._chases[mount] = self._chases.get(mount, 0) + 1
+        if self._chases[mount] > CHASES:
+            names = ", ".join(sorted({each.label for each, count in self._chases.items() if count > 1}))
+            mount.state = State.STARTING
+            mount.sealed = False
+            remedy = "one of them shadows what it needs for the other; provide it in another scope"
+            self.fail(mount, KernelError(f"{names} restart each other without end", remedy=remedy, owner=mount.label))
+            return
         mount.start()
 
     def activated(self, mount: Mount) -> None:
@@ -287,10 +299,12 @@ class Planner:
             return
         while self._leaving:
             mount = self._leaving[0]
-            if mount.state is State.STOPPING and not mount.blocked_by and not mount.proceeding and not mount.on_stack:
-                mount.proceeding = True
-                mount.proceed()
-            self._leaving.popleft()
+            try:
+                if mount.state is State.STOPPING and not mount.blocked_by and not mount.proceeding and not mount.on_stack:
+                    mount.proceeding = True
+                    mount.proceed()
+            finally:
+                self._leaving.popleft()
 
     def ended(self, mount: Mount) -> None:
         """All four phases are over."""

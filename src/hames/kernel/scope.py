@@ -57,7 +57,7 @@ class Scope:
         self.parent = parent
         self.key = key
         self.closed = False
-        self.children: set[Scope] = set()
+        self.children: dict[Scope, None] = {}
         self.mounts: dict[Mount, None] = {}
         self.borrowed: dict[Effect, None] = {}
         self.provisions: dict[tuple[Any, object], Provision] = {}
@@ -66,7 +66,7 @@ class Scope:
         if parent is not None:
             if parent.closed:
                 raise SealedError(f"scope {parent.key!r} is closed", owner=str(key))
-            parent.children.add(self)
+            parent.children[self] = None
 
     def __repr__(self) -> str:
         return f"<Scope {self.key!r}>"
