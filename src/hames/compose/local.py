@@ -57,6 +57,20 @@ def digest(path: Path) -> str:
     return total.hexdigest()
 
 
+class LocalModules:
+    """The local modules of one look at the files: each is read and digested once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Path, ModuleType] = {}
+
+    def load(self, path: Path, where: str) -> ModuleType:
+        """The module of a local file, as :func:`load_local` gives it."""
+        module = self._loaded.get(path)
+        if module is None:
+            module = self._loaded[path] = load_local(path, where)
+        return module
+
+
 def load_local(path: Path, where: str) -> ModuleType:
     """The module of a local file.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hames.compose.interpolate import Interpolation
 from hames.compose.layers import Layer
+from hames.compose.local import LocalModules
 from hames.compose.plugins import describe, load_plugin, validate
 from hames.compose.rows import Composition, Row, compose, suggestion
 from hames.content.errors import ConfigError, HamesError
@@ -45,7 +46,8 @@ def plan(composition: Composition, interpolation: Interpolation) -> list[Planned
     :raises ConfigError: naming every mistake of every row, and of the files.
     """
     problems = composition.problems
-    planned = [made for row in composition.rows if (made := _plan(row, "", interpolation, problems)) is not None]
+    local = LocalModules()
+    planned = [made for row in composition.rows if (made := _plan(row, "", interpolation, problems, local)) is not None]
     keys = _keys(each.plugin for top in planned for each in top.walk())
     for top in planned:
         for each in top.walk():
@@ -54,17 +56,17 @@ def plan(composition: Composition, interpolation: Interpolation) -> list[Planned
     return planned
 
 
-def _plan(row: Row, path: str, interpolation: Interpolation, problems: list[str]) -> Planned | None:
+def _plan(row: Row, path: str, interpolation: Interpolation, problems: list[str], local: LocalModules) -> Planned | None:
     if row.is_disabled:
         return None
     here = f"{path}/{row.id}" if path else row.id
     if row.group is not None:
         planned = Planned(here, row, group, None)
-        planned.rows = [made for each in row.group if (made := _plan(each, here, interpolation, problems)) is not None]
+        planned.rows = [made for each in row.group if (made := _plan(each, here, interpolation, problems, local)) is not None]
         return planned
     values: Any = interpolation.fill(row.config, problems.append) if row.config is not None else {}
     try:
-        found = load_plugin(row)
+        found = load_plugin(row, local)
     except ConfigError as error:
         problems.append(f"{error.message} ({error.remedy})" if error.remedy else error.message)
         return None

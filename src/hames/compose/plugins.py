@@ -11,7 +11,7 @@ import importlib.metadata
 from types import ModuleType
 from typing import Any
 
-from hames.compose.local import load_local
+from hames.compose.local import LocalModules
 from hames.compose.rows import Row, suggestion
 from hames.content.errors import ConfigError
 from hames.kernel import Plugin
@@ -19,9 +19,10 @@ from hames.kernel import Plugin
 GROUP = "hames.plugins"
 
 
-def load_plugin(row: Row) -> Plugin:
+def load_plugin(row: Row, local: LocalModules) -> Plugin:
     """Import what a row uses.
 
+    :param local: the local modules of this look at the files.
     :raises ConfigError: if there is no such module or plugin, or importing it fails.
     """
     assert row.use is not None
@@ -29,7 +30,7 @@ def load_plugin(row: Row) -> Plugin:
     name, _, attribute = use.partition(":")
     where = f"{row.use.origin}: "
     if name.startswith(("./", "../", "/")):
-        module = load_local(row.base / name, where)
+        module = local.load(row.base / name, where)
     elif "." not in name and (found := entry_point(name)) is not None:
         name, _, attribute = found.partition(":")
         module = import_module(name, where, use)

@@ -35,13 +35,16 @@ def _refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is no JSON")
 
 
+_decode = json.JSONDecoder(parse_constant=_refuse).decode  # made once: loads() would make one at each call
+
+
 def parse_object(text: str | bytes) -> dict[str, Any]:
     """An object from its text.
 
     :raises ValueError: if the text is no JSON (RFC 8259, so no NaN), no object, or nested beyond measure.
     """
     try:
-        value: Any = json.loads(text, parse_constant=_refuse)
+        value: Any = _decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(value, dict):

@@ -156,12 +156,24 @@ class Planner:
                     self._consider(mount)
         finally:
             self._pumping = False
-            self._chases.clear()
+            if not self._leaving:
+                self._chases.clear()
 
     def _turn(self, mount: Mount) -> tuple[bool, tuple[int, ...]]:
         return (any(self.lookup(mount, key) is None for key in mount.plugin.wants), mount.path)
 
+    def _give_up(self, mount: Mount) -> None:
+        """It was started again and again in one go: fail it, so that the others can settle."""
+        names = ", ".join(sorted({each.label for each, count in self._chases.items() if count > 1}))
+        remedy = "one of them shadows what it needs for the other; provide it in another scope"
+        mount.error = KernelError(f"{names} restart each other without end", remedy=remedy, owner=mount.label)
+        mount.failed_pins = self.resolve(mount)
+        mount.state = State.FAILED
+        self._moved(mount)
+
     def _consider(self, mount: Mount) -> None:
+        if self._chases.get(mount, 0) > CHASES:
+            return
         if mount.state is State.FAILED and mount.failed_pins is not None and not mount.removed:
             pins = self.resolve(mount)
             if pins is not None and pins != mount.failed_pins:
@@ -172,20 +184,16 @@ class Planner:
         if not self.can_start(mount):
             self._release(mount)
             return
+        self._chases[mount] = self._chases.get(mount, 0) + 1
+        if self._chases[mount] > CHASES:
+            self._give_up(mount)
+            return
         pins = self.resolve(mount)
         assert pins is not None
         mount.pins = pins
         for provision in pins.values():
             provision.users[mount] = None
         self.moving[mount] = None
-        self._chases[mount] = self._chases.get(mount, 0) + 1
-        if self._chases[mount] > CHASES:
-            names = ", ".join(sorted({each.label for each, count in self._chases.items() if count > 1}))
-            mount.state = State.STARTING
-            mount.sealed = False
-            remedy = "one of them shadows what it needs for the other; provide it in another scope"
-            self.fail(mount, KernelError(f"{names} restart each other without end", remedy=remedy, owner=mount.label))
-            return
         mount.start()
 
     def activated(self, mount: Mount) -> None:
@@ -305,6 +313,8 @@ class Planner:
                     mount.proceed()
             finally:
                 self._leaving.popleft()
+        if not self._pumping:
+            self._chases.clear()
 
     def ended(self, mount: Mount) -> None:
         """All four phases are over."""

@@ -6,7 +6,7 @@ on the way hide names. Views are ordered by (declared order, path of the row, se
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Generic, TypeVar
@@ -88,6 +88,23 @@ class Layer(Generic[T]):
         return not (self.entries or self.declared or self.masks or self.seals)
 
 
+class Watcher(Generic[T]):
+    """Somebody who hears of entries that come and go."""
+
+    __slots__ = ("_ctx", "_removed", "added")
+
+    def __init__(self, ctx: Context, added: Callable[[str, T], None], removed: Callable[[str], None]) -> None:
+        self._ctx = ctx
+        self.added = added
+        self._removed = removed
+
+    def tell_removed(self, kind: str, name: str) -> None:
+        try:
+            self._removed(name)
+        except Exception as error:
+            self._ctx.host.contain(f"{self._ctx.owner.label} heard that {kind} {name} has gone", error)
+
+
 class Registry(Generic[T]):
     """Named entries in layers.
 
@@ -98,6 +115,21 @@ class Registry(Generic[T]):
         self.kind = kind
         self._layers: dict[Scope, Layer[T]] = {}
         self._views: dict[Scope, dict[str, Entry[T]]] = {}
+        self._watchers: dict[int, Watcher[T]] = {}
+
+    def watch(self, ctx: Context, added: Callable[[str, T], None], removed: Callable[[str], None]) -> None:
+        """Hear of every entry that comes and goes, in any scope, for the lifetime of ``ctx``.
+
+        :param added: called when an entry has been registered; if it raises, the registration is undone and raises too.
+        :param removed: called when one has gone; its failures are recorded and go no further.
+        """
+        watcher = Watcher(ctx, added, removed)
+
+        def withdraw() -> None:
+            self._watchers.pop(id(watcher), None)
+
+        ctx.effect(f"watches {self.kind}s", withdraw)
+        self._watchers[id(watcher)] = watcher
 
     def add(self, ctx: Context, name: str, value: T, *, order: int = 0, granted: bool = False) -> None:
         """Register an entry for the lifetime of ``ctx``.
@@ -120,10 +152,18 @@ class Registry(Generic[T]):
             if layer is not None and layer.entries.get(name) is entry:
                 del layer.entries[name]
                 self._changed(entry.scope)
+                for watcher in tuple(self._watchers.values()):
+                    watcher.tell_removed(self.kind, name)
 
-        ctx.effect(f"{self.kind} {name}", withdraw)
+        effect = ctx.effect(f"{self.kind} {name}", withdraw)
         self._layer(entry.scope).entries[name] = entry
         self._views.clear()
+        try:
+            for watcher in tuple(self._watchers.values()):
+                watcher.added(name, value)
+        except BaseException:
+            effect.withdraw()
+            raise
 
     def declare(self, ctx: Context, pattern: str) -> None:
         """Say that names matching ``pattern`` may come later, so that masks may speak of them."""

@@ -36,7 +36,7 @@ FORMAT = 1
 INSERT_EVENT = """INSERT INTO events (sid, seq, time, type, data, crc)
     SELECT ?1, ?2, ?3, ?4, ?5, ?6
     WHERE EXISTS (SELECT 1 FROM sessions WHERE sid = ?1 AND epoch = ?7 AND owner = ?8)
-    AND ?2 = (SELECT COALESCE(MAX(seq) + 1, 0) FROM events WHERE sid = ?1)"""
+    AND (?2 = 0 OR EXISTS (SELECT 1 FROM events WHERE sid = ?1 AND seq = ?2 - 1))"""
 
 
 def session_id(sid: int) -> str:
@@ -128,7 +128,7 @@ class Session:
 
     __slots__ = (
         *("_clock", "_failed", "_seq", "_store", "_unconfirmed"),
-        *("call_ids", "cwd", "epoch", "last_model", "messages", "requests", "sid"),
+        *("call_ids", "cwd", "epoch", "id", "last_model", "messages", "requests", "sid"),
     )
 
     def __init__(self, store: Store, sid: int, cwd: str, epoch: int, clock: Clock, created: Ticket | None = None) -> None:
@@ -138,6 +138,7 @@ class Session:
         self._seq = 0
         self._unconfirmed: list[Ticket] = [] if created is None else [created]
         self.sid = sid
+        self.id = session_id(sid)
         self.cwd = cwd
         self.epoch = epoch
         self.messages: list[tuple[int, Message]] = []
@@ -152,10 +153,6 @@ class Session:
     def next_seq(self) -> int:
         """The place of the next event."""
         return self._seq
-
-    @property
-    def id(self) -> str:
-        return session_id(self.sid)
 
     def append(self, type: str, data: dict[str, Any]) -> None:
         """Add an event; durable when the next barrier has been passed.

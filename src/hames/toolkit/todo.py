@@ -21,8 +21,8 @@ class Item(BaseModel):
     status: Literal["pending", "in_progress", "completed"] = "pending"
 
 
-@tool("read")
-def todo_write(items: list[Item], *, call: Invocation) -> str:
+@tool("read", timeout=None)
+async def todo_write(items: list[Item], *, call: Invocation) -> str:
     """Write down what is to be done, or what has been. Replaces the whole list; use it for work of several parts.
 
     :param items: all things to do, in order, each with its status.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -115,6 +116,8 @@ def cancel_on_signals(agent: Agent) -> Callable[[], None]:
 
 async def run_task(state: Path, chosen: Sequence[Layer], prompt: str, spec: AgentSpec, *, as_json: bool) -> int:
     async with opened(state, Path(spec.cwd), chosen) as host:
+        gc.freeze()
+        gc.enable()  # from here on it may run for hours
         agents: Agents | None = host.get(AGENTS)
         if agents is None:
             raise KernelError("no row of this composition makes agents", code="MISSING_SERVICE")
