@@ -80,21 +80,24 @@ def has_local_model() -> bool:
 
 
 async def write_message(model: str, diff: str) -> dict[str, object]:
-    """A commit message under a schema."""
+    """A commit message under a schema. A small model may run on inside the JSON; it is then asked again, a little warmer."""
+    why = ""
     async with running(profile("standard"), {STATE: STATE_DIRECTORY}) as host:
         agents = host.get(AGENTS)
         assert agents is not None
-        settings = Settings(max_tokens=200, schema=SCHEMA)
-        agent = await agents.create(AgentSpec(str(PLACE), model, settings=settings, tools=Mask.none()))
-        end = await agent.run(f"Write a commit message with subject and body, as JSON, for this change:\n\n{diff}")
-        await agents.dispose(agent)
-    if end.reason != "completed":
-        raise HamesError(f"no message: {end.reason}: {end.detail}")
-    message = parse_object(end.text)
-    bad = violations(message, SCHEMA)
-    if bad:
-        raise HamesError(f"the message does not follow its schema: {'; '.join(bad)}")
-    return message
+        for temperature in (0.0, 0.4, 0.8):
+            settings = Settings(max_tokens=400, temperature=temperature, schema=SCHEMA)
+            agent = await agents.create(AgentSpec(str(PLACE), model, settings=settings, tools=Mask.none()))
+            end = await agent.run(f"Write a commit message with subject and body, as JSON, for this change:\n\n{diff}")
+            await agents.dispose(agent)
+            why = f"{end.reason}: {end.detail}"
+            if end.reason == "completed":
+                message = parse_object(end.text)
+                bad = violations(message, SCHEMA)
+                if not bad:
+                    return message
+                why = f"the message does not follow its schema: {'; '.join(bad)}"
+    raise HamesError(f"no message: {why}")
 
 
 def main() -> int:

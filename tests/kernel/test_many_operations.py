@@ -45,16 +45,16 @@ class World:
         def start(ctx):
             self.count += 1
             number = self.count
-            self.active[number] = tuple(ctx.use(key) for key in needs)
             ended: list[int] = []
             for index in range(entries):
                 ctx.effect(f"entry {index}", lambda index=index: ended.append(index))
+            ctx.defer(lambda: self.end(number, ended, entries))
+            self.active[number] = tuple(ctx.use(key) for key in needs)
             if chance.random() < 0.3:
                 self.registry.add(ctx, f"{number}", number)
             ctx.on(Tick, self.hear, order=chance.randrange(3))
             if provides is not None:
                 ctx.provide(provides, number)
-            ctx.defer(lambda: self.end(number, ended, entries))
 
         if asynchronous:
 
