@@ -57,7 +57,7 @@ def leaky(ctx, config):
 @pytest.fixture
 def planned(files):
     def make(rows, environment=None, **named):
-        return plan(files(rows, local_py=named.pop("local_py", LOCAL), **named), Interpolation(environment or {}, Path("/work")))
+        return plan(files(rows, local_py=named.pop("local_py", LOCAL), **named), Interpolation(environment or {}, Path("/project")))
 
     return make
 
@@ -160,7 +160,7 @@ async def test_values_from_outside_are_filled_in(planned):
         "- {id: a, use: './local.py:greeter', config: {text: '$$1 ${env:WHO} ${env:NOT:-no one} ${env:EMPTY:-x} ${workspace}${env:NOT:-}'}}"
     )
     rows = planned(text, {"WHO": "you ${home}", "EMPTY": ""})
-    assert rows[0].config.text == "$1 you ${home} no one  /work"
+    assert rows[0].config.text == "$1 you ${home} no one  /project"
 
 
 async def test_equal_code_is_one_module_and_changed_code_another(planned, files):

@@ -54,7 +54,7 @@ async def talk(session: Session, encoder: Encoder, sizes: list[int], *, system: 
 
 @pytest.mark.parametrize("dialect", [OpenAIChat(), AnthropicMessages()], ids=["openai", "anthropic"])
 async def test_every_request_is_rebuilt_byte_for_byte(sessions: Sessions, reopen: Any, dialect: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     sent = await talk(session, Encoder(dialect, "model"), [10, 5_000, 150_000, 20, 64 * 1024, 3])
     sessions = await reopen()
     found = list(sessions.rebuild(session.id))
@@ -68,7 +68,7 @@ async def test_every_request_is_rebuilt_byte_for_byte(sessions: Sessions, reopen
 
 
 async def test_a_request_stores_only_what_is_new(sessions: Sessions) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     await talk(session, Encoder(OpenAIChat(), "model"), [2_000] * 8)
     ((fragments, size),) = sessions.store.sessions.query("SELECT COUNT(*), SUM(LENGTH(data)) FROM fragments")
     # 16 requests of up to 32 groups, over 31 groups: head and tail once, and each group once; the open group may change hands.
@@ -77,7 +77,7 @@ async def test_a_request_stores_only_what_is_new(sessions: Sessions) -> None:
 
 
 async def test_long_fragments_are_blobs_middle_ones_compressed_short_ones_as_they_are(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     groups = (b"short", b"m" * 5_000, noise(64 * 1024).encode(), noise(64 * 1024 + 1).encode(), bytes(range(256)) * 1024)
     session.record(request(*groups))
     await session.barrier()
@@ -90,7 +90,7 @@ async def test_long_fragments_are_blobs_middle_ones_compressed_short_ones_as_the
 
 
 async def test_what_does_not_compress_is_stored_as_it_is(sessions: Sessions) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.record(request(random.Random(1).randbytes(2_000)))
     await session.barrier()
     assert {codec for (codec,) in sessions.store.sessions.query("SELECT codec FROM fragments")} == {0}
@@ -98,7 +98,7 @@ async def test_what_does_not_compress_is_stored_as_it_is(sessions: Sessions) -> 
 
 
 async def test_requests_go_on_after_the_session_was_opened_again(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     sent = await talk(session, Encoder(OpenAIChat(), "model"), [100, 70_000])
     opened = await (await reopen()).open(session.id)
     sent += await talk(opened, Encoder(OpenAIChat(), "model"), [200])
@@ -108,7 +108,7 @@ async def test_requests_go_on_after_the_session_was_opened_again(sessions: Sessi
 
 
 async def test_another_head_starts_a_new_base_with_its_reason(sessions: Sessions) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     encoder = Encoder(OpenAIChat(), "model")
     sent = await talk(session, encoder, [100]) + await talk(session, encoder, [100], system="Be verbose.")
     found = list(sessions.rebuild(session.id))
@@ -126,7 +126,7 @@ async def test_requests_of_sessions_do_not_mix(sessions: Sessions) -> None:
 
 
 async def test_a_record_says_before_which_event_it_was_sent(sessions: Sessions) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     await talk(session, Encoder(OpenAIChat(), "model"), [10])
     assert [record.seq for record, _ in sessions.rebuild(session.id)] == [2, 4]
 
@@ -136,7 +136,7 @@ async def test_a_record_says_before_which_event_it_was_sent(sessions: Sessions) 
 
 async def three_requests(sessions: Sessions) -> tuple[Session, list[bytes]]:
     """Requests that each keep the groups before and append one; the last group of the second is a blob."""
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     groups = [b"one", noise(70_000).encode(), noise(3_000).encode()]
     sent = []
     for count in range(1, 4):

@@ -53,7 +53,7 @@ def results(session: Session) -> list[tuple[str, str]]:
 
 
 async def test_events_come_back_as_they_were_written(sessions: Sessions, clock: FakeClock, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     clock.advance(1.5)
     session.append("turn", {})
     session.add(user("hello"))
@@ -70,7 +70,7 @@ async def test_events_come_back_as_they_were_written(sessions: Sessions, clock: 
 
 async def test_unknown_types_are_carried_and_never_touched(sessions: Sessions, reopen: Any) -> None:
     data = {"deep": [1, {"a": None}], "text": "ü", "id": 3, "reason": [], "blocks": "none"}
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.add(answer(Text("hi")))
     session.append("plugin.example/note", data)
     await session.barrier()
@@ -84,7 +84,7 @@ async def test_unknown_types_are_carried_and_never_touched(sessions: Sessions, r
 
 
 async def test_the_last_model_is_that_of_an_answer_not_a_word_of_another_event(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.add(answer(Text("hi")), model="scripted:x")
     session.append("failed", {"model": "scripted:y", "finish": "error"})
     session.append("plugin.example/note", {"model": {"not": "a reference"}})
@@ -108,7 +108,7 @@ ALL_BLOCKS = (
 
 
 async def test_every_block_makes_the_round_trip(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     messages = [Message("assistant", ALL_BLOCKS, "model"), Message("user", ALL_BLOCKS[::-1], "harness"), Message("user", (), "tool")]
     for message in messages:
         session.add(message)
@@ -128,7 +128,7 @@ async def test_every_block_makes_the_round_trip(sessions: Sessions, reopen: Any)
     ],
 )
 async def test_the_log_holds_valid_unicode(sessions: Sessions, reopen: Any, text: str, clean: str) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     blocks = (Text(text), ToolCall(text, "bash", text), Reasoning(text), ToolResult("other", (Text(text),)))
     session.add(Message("assistant", blocks, "model"))
     session.add(Message("user", (ToolResult(text, (Text("fine"),)),), "tool"))
@@ -139,7 +139,7 @@ async def test_the_log_holds_valid_unicode(sessions: Sessions, reopen: Any, text
 
 
 async def test_the_model_is_shown_what_the_log_holds(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.add(user("lone \ud800 high, pair \ud83d\ude00"))
     session.add(answer(call("x\udcff")))
     session.add(result("x\udcff"))
@@ -151,7 +151,7 @@ async def test_the_model_is_shown_what_the_log_holds(sessions: Sessions, reopen:
 
 
 async def test_a_call_whose_id_is_no_unicode_can_be_begun(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.add(answer(call("x\ud800")))
     (asked,) = session.messages[-1][1].calls
     session.append("call", {"id": asked.id, "name": asked.name})
@@ -172,7 +172,7 @@ def test_what_a_later_version_wrote_decodes() -> None:
 
 async def interrupted(sessions: Sessions, *, begun: tuple[str, ...] = (), answered: tuple[str, ...] = ()) -> Session:
     """A session whose process died in the middle of a turn with the calls a, b and c."""
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.append("turn", {})
     session.add(user("do it"))
     session.add(answer(Text("I will"), call("a"), call("b"), call("c")))
@@ -227,7 +227,7 @@ async def test_the_words_say_what_is_known(sessions: Sessions, reopen: Any) -> N
 
 
 async def test_an_id_that_is_used_again_is_another_call(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.append("turn", {})
     session.add(answer(call("a")))
     session.append("call", {"id": "a", "name": "bash"})
@@ -238,7 +238,7 @@ async def test_an_id_that_is_used_again_is_another_call(sessions: Sessions, reop
 
 
 async def test_two_calls_of_one_id_are_both_answered(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.append("turn", {})
     session.add(answer(call("a"), call("a")))
     await session.barrier()
@@ -246,7 +246,7 @@ async def test_two_calls_of_one_id_are_both_answered(sessions: Sessions, reopen:
 
 
 async def test_an_open_turn_is_ended(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.append("turn", {})
     session.add(user("do it"))
     await session.barrier()
@@ -258,7 +258,7 @@ async def test_an_open_turn_is_ended(sessions: Sessions, reopen: Any) -> None:
 
 
 async def test_a_session_that_ended_well_gets_nothing(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     session.append("turn", {})
     session.add(answer(call("a")))
     session.add(result("a"))
@@ -271,7 +271,7 @@ async def test_a_session_that_ended_well_gets_nothing(sessions: Sessions, reopen
 
 
 async def test_what_was_not_confirmed_may_be_lost_but_leaves_no_hole(sessions: Sessions, reopen: Any) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     await session.barrier()
     for n in range(100):
         session.append("note", {"n": n})
@@ -302,7 +302,7 @@ FULL = """
         state = Path(sys.argv[1])
         store = Store(state)
         sessions = Sessions(store, Clock())
-        session = sessions.create("/work")
+        session = sessions.create("/project")
         session.add(user("first"))
         await session.barrier()
 """
@@ -351,7 +351,7 @@ def test_a_session_that_could_not_be_written_says_that_the_store_is_full(tmp_pat
         + """
         await store.sessions.run(lambda connection: connection.execute("CREATE TABLE filler (x)"))
         limit((state / "sessions.db-wal").stat().st_size)
-        other = sessions.create("/work")
+        other = sessions.create("/project")
         other.add(user("first"))
         try:
             await other.barrier()
@@ -367,7 +367,7 @@ def test_a_session_that_could_not_be_written_says_that_the_store_is_full(tmp_pat
 
 
 async def test_after_a_failed_barrier_nothing_more_is_taken(sessions: Sessions) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     await session.barrier()
     session.append("note", {})
     await sessions.store.sessions.write("UPDATE sessions SET epoch = 99")  # somebody has taken it over
@@ -386,7 +386,7 @@ async def test_after_a_failed_barrier_nothing_more_is_taken(sessions: Sessions) 
 
 
 async def test_a_session_of_a_living_process_is_busy(sessions: Sessions, tmp_path: Path, clock: FakeClock) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     await session.barrier()
     other = Store(tmp_path / "state")  # has another owner, as another process would
     try:
@@ -406,7 +406,7 @@ async def test_a_session_of_a_living_process_is_busy(sessions: Sessions, tmp_pat
 
 
 async def test_a_takeover_raises_the_epoch_and_the_old_writer_writes_nothing(sessions: Sessions, tmp_path: Path, clock: FakeClock) -> None:
-    old = sessions.create("/work")
+    old = sessions.create("/project")
     old.add(user("before"))
     await old.barrier()
     sessions.store.owner.release()  # the process is taken for dead, and is not
@@ -451,7 +451,7 @@ async def test_of_many_that_open_at_once_one_gets_it(sessions: Sessions, reopen:
 
 
 async def test_unknown_names_are_not_found(sessions: Sessions) -> None:
-    session = sessions.create("/work")
+    session = sessions.create("/project")
     await session.barrier()
     for name in ("", "x", "zzzzzzzzzzzzz", session.id[:-1], session.id + "0", session.id.upper(), "0" * 13):
         with pytest.raises(NotFoundError) as caught:
@@ -462,22 +462,22 @@ async def test_unknown_names_are_not_found(sessions: Sessions) -> None:
 
 
 async def test_the_list_says_who_runs_and_who_died(sessions: Sessions, reopen: Any, clock: FakeClock) -> None:
-    died = sessions.create("/work/a")
+    died = sessions.create("/project/a")
     died.add(user("the  first\nquestion " + "long " * 50))
     await died.barrier()
     sessions = await reopen()
     clock.advance(10)
-    idle = sessions.create("/work/b")
+    idle = sessions.create("/project/b")
     await idle.barrier()
     await idle.release()
     clock.advance(10)
-    running = sessions.create("/work/c")
+    running = sessions.create("/project/c")
     await running.barrier()
     listed = sessions.list()
     assert [(summary.id, summary.state, summary.cwd) for summary in listed] == [
-        (running.id, "running", "/work/c"),
-        (idle.id, "idle", "/work/b"),
-        (died.id, "interrupted", "/work/a"),
+        (running.id, "running", "/project/c"),
+        (idle.id, "idle", "/project/b"),
+        (died.id, "interrupted", "/project/a"),
     ]
     assert [summary.events for summary in listed] == [1, 1, 2]
     assert listed[2].title.startswith("the first question long")
@@ -486,7 +486,7 @@ async def test_the_list_says_who_runs_and_who_died(sessions: Sessions, reopen: A
 
 
 async def test_many_sessions_of_one_moment_have_names_of_their_own(sessions: Sessions) -> None:
-    made = [sessions.create("/work") for _ in range(5000)]
+    made = [sessions.create("/project") for _ in range(5000)]
     assert len({session.id for session in made}) == 5000
     await asyncio.gather(*(session.barrier() for session in made[::100]))
     assert len(sessions.store.sessions.query("SELECT sid FROM sessions")) == 5000
@@ -495,7 +495,7 @@ async def test_many_sessions_of_one_moment_have_names_of_their_own(sessions: Ses
 async def test_two_processes_that_make_the_same_name_do_not_share_a_log(tmp_path: Path) -> None:
     stores = [Store(tmp_path / "state") for _ in range(2)]
     try:
-        first, second = (Sessions(store, FakeClock()).create("/work") for store in stores)
+        first, second = (Sessions(store, FakeClock()).create("/project") for store in stores)
         first.add(user("mine"))
         await first.barrier()
         second.add(user("not yours"))

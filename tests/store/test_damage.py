@@ -44,7 +44,7 @@ async def fill(sessions: Sessions, counts: list[int]) -> list[str]:
     for number, count in enumerate(counts):
         assert isinstance(sessions.clock, FakeClock)
         sessions.clock.advance(1)
-        session = sessions.create("/work")
+        session = sessions.create("/project")
         names.append(session.id)
         for event in range(count):
             text = words(number, event)
