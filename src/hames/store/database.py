@@ -98,15 +98,19 @@ class Database:
                 raise full(path) from error
             raise StorageError(f"{path}: {error.strerror}", remedy="check that the directory exists and can be written") from error
         self._wal_pages = 0
+        opened: list[apsw.Connection] = []
         try:
-            self._reader = open_connection(path)
-            self._writer = open_connection(path)
+            for _ in range(2):
+                opened.append(open_connection(path))
+            self._reader, self._writer = opened
             with guard(path, self._writer):
                 for statement in schema:
                     self._writer.execute(statement)
             self._writer.set_wal_hook(self._wal_grew)
             self._reader.pragma("query_only", True)
         except BaseException:
+            for connection in opened:
+                connection.close()
             os.close(self._checkpoint_lock)
             raise
         self._thread = threading.Thread(target=self._write_loop, name=f"writer of {path.name}", daemon=True)
@@ -255,11 +259,15 @@ def open_connection(path: Path) -> apsw.Connection:
     with guard(path, None):
         connection = apsw.Connection(str(path))
     assert connection is not None
-    with guard(path, connection):
-        connection.set_busy_timeout(10_000)
-        connection.pragma("journal_mode", "wal")
-        connection.pragma("synchronous", "full")
-        connection.pragma("wal_autocheckpoint", 0)
+    try:
+        with guard(path, connection):
+            connection.set_busy_timeout(10_000)
+            connection.pragma("journal_mode", "wal")
+            connection.pragma("synchronous", "full")
+            connection.pragma("wal_autocheckpoint", 0)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
