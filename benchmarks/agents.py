@@ -75,7 +75,7 @@ class Bench:
         self.add("cold start, wall ms", driver, cost.wall * 1e3)
 
     def _command(self) -> rig.Cost:
-        model = 'openai:steps=1;tool=todo_write;args={"items":[]}'
+        model = 'openai:steps=1;tool=todo_write;args={"items":[{"content":"#"}]}'
         cost = rig.spawn([str(rig.BIN / "hames"), "run", "--model", model, "Do it."], self.url)
         if cost.output.strip() != "All is done.":
             raise rig.Failed(f"hames run printed {cost.output!r}")

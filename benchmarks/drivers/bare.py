@@ -26,8 +26,8 @@ TOOLS = [
 ]
 
 
-def todo_write(items: list[str]) -> str:
-    return "\n".join(items) or "the list is empty"
+def todo_write(items: list[dict[str, str]]) -> str:
+    return "\n".join(item["content"] for item in items) or "the list is empty"
 
 
 class Loop:

@@ -60,7 +60,7 @@ Opened = Callable[[str], AbstractAsyncContextManager[Make]]
 
 def model_name(answers: int) -> str:
     """The model of the stub server that plays such a conversation."""
-    return f'steps={answers};tool={TOOL};args={{"items":[]}}'
+    return f'steps={answers};tool={TOOL};args={{"items":[{{"content":"#"}}]}}'
 
 
 def check(conversation: Conversation, answers: int) -> None:

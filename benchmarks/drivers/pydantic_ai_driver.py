@@ -23,9 +23,9 @@ class Run:
         self._agent: Agent[None, str] = Agent(model)
 
         @self._agent.tool_plain
-        async def todo_write(items: list[str]) -> str:
+        async def todo_write(items: list[dict[str, str]]) -> str:
             """Write down what is to be done."""
-            return "\n".join(items) or "the list is empty"
+            return "\n".join(item["content"] for item in items) or "the list is empty"
 
     async def run(self) -> None:
         async with self._agent.run_stream_events(PROMPT, usage_limits=UsageLimits(request_limit=None)) as events:

@@ -117,14 +117,14 @@ async def test_a_stream_that_is_cancelled_leaves_what_was_said(host, agents, wir
 
 
 async def test_the_limit_of_answers_ends_the_turn_with_what_there_is(agents, wired, tmp_path):
-    model = 'openai:steps=9;tool=todo_write;args={"items":[]}'
+    model = 'openai:steps=9;tool=todo_write;args={"items":[{"content":"#"}]}'
     agent = await agents.create(AgentSpec(str(tmp_path), model, limits=Limits(steps=3)))
     end = await agent.run("go")
     assert (end.reason, end.detail, end.steps) == ("budget", "the limit of 3 steps is reached", 3)
 
 
 async def test_the_limit_of_tokens_ends_the_turn(agents, wired, tmp_path):
-    model = 'openai:steps=9;tool=todo_write;args={"items":[]}'
+    model = 'openai:steps=9;tool=todo_write;args={"items":[{"content":"#"}]}'
     agent = await agents.create(AgentSpec(str(tmp_path), model, limits=Limits(tokens=200)))
     end = await agent.run("go")
     assert end.reason == "budget" and end.usage.total == 220
@@ -248,7 +248,7 @@ async def test_nothing_is_asked_of_a_model_when_the_log_cannot_be_written(host, 
 
 
 async def test_two_hundred_agents_share_one_process(host, agents, wired, tmp_path):
-    model = 'openai:steps=4;tool=todo_write;args={"items":[]}'
+    model = 'openai:steps=4;tool=todo_write;args={"items":[{"content":"#"}]}'
     made = [await agents.create(AgentSpec(str(tmp_path), model)) for _ in range(200)]
     ends = await asyncio.gather(*(agent.run("go") for agent in made))
     assert {(end.reason, end.steps) for end in ends} == {("completed", 5)}

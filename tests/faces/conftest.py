@@ -250,8 +250,8 @@ def long_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cl
     """Sessions that each reach over several pages of the database."""
 
     def answers(n: int) -> list[dict[str, Any]]:
-        call = {"name": "todo_write", "arguments": {"items": []}}
-        steps = [{"text": f"<{n}.{step}>" + "words " * 100, "calls": [call]} for step in range(12)]
+        calls = [{"name": "todo_write", "arguments": {"items": [{"content": f"{n}.{step}"}]}} for step in range(12)]
+        steps = [{"text": f"<{n}.{step}>" + "words " * 100, "calls": [calls[step]]} for step in range(12)]
         return [*steps, {"text": f"<{n}.12>"}, *({"text": f"Again {step}."} for step in range(3))]
 
     template = Cli(tmp_path_factory.mktemp("long"))

@@ -131,8 +131,8 @@ def test_salvage_after_a_kill_keeps_what_stands_in_the_log_file_only(hames: Any,
 
 @pytest.mark.parametrize("calls", [1, 3, 6])
 def test_whenever_it_is_killed_what_was_confirmed_is_there_and_every_call_is_answered_once(hames: Any, calls: int, of_type: Any) -> None:
-    call = {"name": "bash", "arguments": {"command": "echo x"}}
-    model = hames.script(*({"text": f"Step {n}.", "calls": [{**call, "id": f"call_number_{n}"}]} for n in range(8)), {"text": "Done."})
+    made = [{"name": "bash", "arguments": {"command": f"echo {n}"}, "id": f"call_number_{n}"} for n in range(8)]
+    model = hames.script(*({"text": f"Answer {n}.", "calls": [made[n]]} for n in range(8)), {"text": "Done."})
     child = hames.start("run", "x", "--model", model)
     begun = 0
     while begun < calls:

@@ -37,7 +37,8 @@ def steps(hames: Any) -> str:
     """A model that calls a command with 6 KB of output, forty times."""
     command = "head -c 6000 /dev/zero | tr '\\0' x"
     answers = [
-        {"text": f"Step {n}.", "calls": [{"name": "bash", "arguments": {"command": command}, "id": f"call_number_{n}"}]} for n in range(40)
+        {"text": f"Step {n}.", "calls": [{"name": "bash", "arguments": {"command": f"{command}; echo {n}"}, "id": f"call_number_{n}"}]}
+        for n in range(40)
     ]
     return str(hames.script(*answers, {"text": "Done."}))
 

@@ -118,7 +118,7 @@ def test_a_run_that_fails_says_so_in_one_line(hames: Any) -> None:
 
 
 def test_a_limit_of_steps_ends_with_5_and_budget(hames: Any, inline: Any) -> None:
-    model = hames.script(*[{"text": f"Step {n}.", "calls": [{"name": "bash", "arguments": {"command": "echo x"}}]} for n in range(9)])
+    model = hames.script(*[{"text": f"Step {n}.", "calls": [{"name": "bash", "arguments": {"command": f"echo {n}"}}]} for n in range(9)])
     found = inline.json("run", "x", "--model", model, "--max-steps", "2", status=5)
     assert (found["status"], found["steps"], found["text"]) == ("budget", 2, "Step 1.")
     assert "2 steps" in found["detail"]

@@ -119,7 +119,7 @@ def costs(store: Store, session: Session, records: list[RequestRecord]) -> list[
 async def test_two_hundred_requests_are_rebuilt_without_the_adapters(
     provider: str, wired: StubServer, open_agent: OpenAgent, tmp_path: Path
 ) -> None:
-    async with open_agent(f'{provider}:steps=200;tool=todo_write;args={{"items":[]}}') as agent:
+    async with open_agent(f'{provider}:steps=200;tool=todo_write;args={{"items":[{{"content":"#"}}]}}') as agent:
         end = await agent.run("Go.")
         assert (end.reason, end.steps) == ("completed", 201)
         records = [record for record, _ in rebuilt(agent)]
@@ -165,7 +165,7 @@ async def test_a_session_through_faults_another_model_and_another_process_is_reb
                 await agent.run(message)
             return agent.id
 
-    calls = 'steps=3;calls=2;tool=todo_write;args={"items":[]}'
+    calls = 'steps=3;calls=2;tool=todo_write;args={"items":[{"content":"#"}]}'
     id = await turn(f"openai:{calls}", "", "Go.", "And on.")
     await turn("anthropic:fault=reasoning", id, "Think.", "Again.")
     await turn("openai:fault=malformed;times=2", id, "Try.")

@@ -17,7 +17,7 @@ from hames.testing.stub import StubServer
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 PROVIDERS = ["openai", "anthropic"]
-CALLS = 'steps=5;calls=2;tool=todo_write;args={"items": []}'
+CALLS = 'steps=5;calls=2;tool=todo_write;args={"items": [{"content": "#"}]}'
 OpenAgent = Callable[..., AbstractAsyncContextManager[Agent]]
 Point = Callable[[str], None]
 

@@ -20,7 +20,8 @@ from hames.agents.agent import Agent
 from hames.agents.events import Answered, Chunked, Retrying, ToolEnded, ToolStarted, TurnBegan
 from hames.agents.spill import spiller
 from hames.agents.turn import Reason, TurnEnd
-from hames.budget import Meter
+from hames.agents.watch import Watch
+from hames.budget import BLOCK, REMIND, STOP, Meter, Repeats
 from hames.content.errors import HamesError
 from hames.content.finish import RETRYABLE, Failure, Finish, encode_failure
 from hames.content.messages import Message, Text, ToolCall, ToolResult
@@ -53,7 +54,12 @@ class Loop:
             self._ctx.emit(TurnBegan(agent.id), at=agent.scope)
             for message in messages:
                 session.add(message)
-            end = await self._steps(agent, meter)
+            watch = Watch(agent.limits)
+            async with watch:
+                end = await self._steps(agent, meter, watch)
+            if watch.expired:
+                remedy = "give it more time, or go on with the session"
+                end = TurnEnd("budget", self._text(agent), watch.expired, None, meter.usage, meter.steps, "BUDGET", remedy)
         except asyncio.CancelledError:
             end = TurnEnd("aborted", self._text(agent), agent.cause or "the event loop ended", None, meter.usage, meter.steps)
             if not agent.cause:
@@ -72,20 +78,28 @@ class Loop:
         except HamesError as error:
             self._ctx.host.contain(f"the end of a turn of {agent.id}", error)
 
-    async def _steps(self, agent: Agent, meter: Meter) -> TurnEnd:
+    async def _steps(self, agent: Agent, meter: Meter, watch: Watch) -> TurnEnd:
+        repeats = Repeats()
         while True:
             stopped = meter.exhausted()
             if stopped:
                 remedy = "give it a wider limit, or go on with the session"
                 return TurnEnd("budget", self._text(agent), stopped, None, meter.usage, meter.steps, "BUDGET", remedy)
-            finish = await self._ask(agent)
+            if warning := meter.warning():
+                agent.session.add(Message("user", (Text(warning),), "harness"))
+            finish = await self._ask(agent, watch)
             meter.spend(finish.usage)
             if finish.reason != "tool-calls":
                 if finish.reason == "stop" and agent.inbox.next_step:
                     self._take_steered(agent)
                     continue
                 return self._ended(agent, finish, meter)
-            concluded = await self._run_tools(agent, [block for block in finish.blocks if isinstance(block, ToolCall)])
+            calls = [block for block in finish.blocks if isinstance(block, ToolCall)]
+            concluded, repeated = await self._run_tools(agent, calls, repeats, watch)
+            if repeated >= STOP:
+                detail = f"the same call with the same result, {repeated} times"
+                remedy = "say to the agent what it overlooks, and go on with the session"
+                return TurnEnd("budget", self._text(agent), detail, None, meter.usage, meter.steps, "REPEATED", remedy)
             self._take_steered(agent)
             if concluded:
                 return TurnEnd("completed", self._text(agent), "", None, meter.usage, meter.steps)
@@ -114,11 +128,11 @@ class Loop:
 
     # asking the model
 
-    async def _ask(self, agent: Agent) -> Finish:
+    async def _ask(self, agent: Agent, watch: Watch) -> Finish:
         """One answer: attempts until one is good, or until the kind of failure or their number forbids another."""
         attempt = 0
         while True:
-            finish = await self._attempt(agent)
+            finish = await self._attempt(agent, watch)
             failure = finish.failure
             if finish.reason != "error" or failure is None or failure.kind not in RETRYABLE or attempt >= RETRIES:
                 break
@@ -142,7 +156,7 @@ class Loop:
         wait = min(LONGEST_WAIT, FIRST_WAIT * 2**attempt)
         return wait * (1 + JITTER * (2 * agent.clock.random() - 1))
 
-    async def _attempt(self, agent: Agent) -> Finish:
+    async def _attempt(self, agent: Agent, watch: Watch) -> Finish:
         ctx, session, scope = self._ctx, agent.session, agent.scope
         model, encoder = agent.model()
         tools = ctx.host.get(TOOLS, scope)
@@ -154,17 +168,18 @@ class Loop:
         await session.barrier()
         stream = model.stream(request)
         try:
-            return await self._consume(agent, stream)
+            return await self._consume(agent, stream, watch)
         except asyncio.CancelledError:
             partial = stream.partial()
             if partial:
                 session.add(Message("assistant", partial, "model"), model=agent.model_ref, finish="aborted")
             raise
 
-    async def _consume(self, agent: Agent, stream: ModelStream) -> Finish:
+    async def _consume(self, agent: Agent, stream: ModelStream, watch: Watch) -> Finish:
         ctx, scope = self._ctx, agent.scope
         heard = bool(scope.handlers(Chunked))
         async for chunk in stream:
+            watch.touch()
             if heard:
                 ctx.emit(Chunked(agent.id, chunk), at=scope)
             if isinstance(chunk, Finish):
@@ -191,7 +206,8 @@ class Loop:
 
     # running tools
 
-    async def _run_tools(self, agent: Agent, calls: Sequence[ToolCall]) -> bool:
+    async def _run_tools(self, agent: Agent, calls: Sequence[ToolCall], repeats: Repeats, watch: Watch) -> tuple[bool, int]:
+        """Run the calls of an answer; whether one concludes the turn, and how often the last one has been repeated."""
         ctx, session, scope = self._ctx, agent.session, agent.scope
         tools = ctx.host.get(TOOLS, scope) or Tools(ctx)
 
@@ -205,17 +221,29 @@ class Loop:
             for call in started:
                 ctx.emit(ToolStarted(agent.id, call), at=scope)
 
+        def refuse(call: ToolCall) -> ToolResult | None:
+            if not repeats.blocks(call.name, call.arguments):
+                return None
+            text = "it had the same result each time before, and was not run again; do something else, or say what is in the way"
+            return ToolResult(call.id, (Text(text),), True, "REPEATED")
+
         concluded = False
         cancelled: Cancelled | None = None
         try:
-            results, concluded = await tools.run(calls, scope, surroundings, begin)
+            results, concluded = await tools.run(calls, scope, surroundings, begin, refuse)
         except Cancelled as error:
             results, cancelled = error.results, error
+        watch.touch()
+        repeated = 0
         for call, result in zip(calls, results, strict=True):
             self._log_result(agent, call, result)
+            repeated = repeats.count(call.name, call.arguments, result.text)
         if cancelled is not None:
             raise asyncio.CancelledError from cancelled
-        return concluded
+        if repeated == REMIND:
+            text = f"You have made the same call {REMIND} times with the same result. From the {BLOCK}th time on it is not run any more."
+            session.add(Message("user", (Text(text),), "harness"))
+        return concluded, repeated
 
     def _log_result(self, agent: Agent, call: ToolCall, result: ToolResult) -> None:
         agent.session.add(Message("user", (result,), "tool"))

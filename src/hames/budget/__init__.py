@@ -1,5 +1,6 @@
 """Budgets: what an agent may spend."""
 
 from hames.budget.limits import Limits, Meter
+from hames.budget.repeats import BLOCK, REMIND, STOP, Repeats
 
-__all__ = ["Limits", "Meter"]
+__all__ = ["BLOCK", "REMIND", "STOP", "Limits", "Meter", "Repeats"]

@@ -6,28 +6,35 @@ from dataclasses import dataclass
 
 from hames.content.finish import Usage
 
+SOFT = 0.8  # of a limit, from which on an agent is told to come to an end
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a run may spend; None is without limit.
+    """What a turn may spend; None is without limit.
 
     :param steps: model requests that were answered.
     :param tokens: input, output and cache tokens together.
+    :param seconds: of time, from the beginning of the turn; what runs is cancelled then.
+    :param idle: seconds in which nothing came from the model and no tool ended.
     """
 
     steps: int | None = None
     tokens: int | None = None
+    seconds: float | None = None
+    idle: float | None = None
 
 
 class Meter:
-    """Counts one run against its limits."""
+    """Counts one turn against its limits."""
 
-    __slots__ = ("limits", "steps", "usage")
+    __slots__ = ("_warned", "limits", "steps", "usage")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.steps = 0
         self.usage = Usage()
+        self._warned = False
 
     def spend(self, usage: Usage | None) -> None:
         """Count one answered request."""
@@ -43,3 +50,18 @@ class Meter:
         if limits.tokens is not None and self.usage.total >= limits.tokens:
             return f"the limit of {limits.tokens} tokens is reached ({self.usage.total} used)"
         return ""
+
+    def warning(self) -> str:
+        """What to tell the agent when it is near a limit, once; empty otherwise."""
+        limits = self.limits
+        if self._warned:
+            return ""
+        left: list[str] = []
+        if limits.steps is not None and limits.steps > 1 and self.steps >= SOFT * limits.steps:
+            left.append(f"{limits.steps - self.steps} more answers")
+        if limits.tokens is not None and self.usage.total >= SOFT * limits.tokens:
+            left.append(f"{max(0, limits.tokens - self.usage.total)} more tokens")
+        if not left:
+            return ""
+        self._warned = True
+        return f"Your budget allows {' and '.join(left)}. Come to an end: finish what you are at, and say what is left to do."

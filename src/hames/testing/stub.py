@@ -4,7 +4,8 @@ What it does stands in the name of the model, as ``key=value`` pairs with ``;`` 
 
 ``steps=N;tool=NAME;args=JSON``
     N answers that call the tool once each (``calls=K`` times in parallel), then a text. The place in the conversation is the
-    number of tool results in the request, so any number of agents may use one server.
+    number of tool results in the request, so any number of agents may use one server. A ``#`` in the arguments stands for the
+    number of the call, in six digits.
 ``fault=KIND;times=T``
     Misbehave as :data:`FAULTS` lists, for the first T requests of this model name, or for all of them where T is not given.
 ``text=WORDS``
@@ -178,6 +179,9 @@ def openai_events(options: dict[str, str], done: int, fault: str) -> list[bytes]
         name: dict[str, str] = {"name": options.get("tool", "todo_write")} if first else {}
         return {"index": index, **head, "function": {**name, "arguments": arguments}}
 
+    def filled(index: int) -> str:
+        return arguments.replace("#", f"{done + index:06d}")
+
     count = planned(options, done)
     arguments = options.get("args", "{}")
     events = [chunk({"role": "assistant", "content": ""})]
@@ -201,7 +205,7 @@ def openai_events(options: dict[str, str], done: int, fault: str) -> list[bytes]
     elif fault == "error-object":
         events += [chunk({"content": "Half"}), event({"error": {"message": "overloaded", "type": "overloaded_error"}})]
     elif count:
-        events.append(chunk({"tool_calls": [call(index, arguments) for index in range(count)]}))
+        events.append(chunk({"tool_calls": [call(index, filled(index)) for index in range(count)]}))
         finish = "tool_calls"
     elif fault != "empty":
         text = options.get("text", "All is done.")
@@ -271,7 +275,7 @@ def anthropic_events(options: dict[str, str], done: int, fault: str) -> list[byt
         events += [*text(0, "Half")[:2], typed("error", error={"type": "overloaded_error", "message": "overloaded"})]
     elif count:
         for index in range(count):
-            events += call(index, arguments, place=index)
+            events += call(index, arguments.replace("#", f"{done + index:06d}"), place=index)
         finish = "tool_use"
     elif fault != "empty":
         words = options.get("text", "All is done.").split(" ")

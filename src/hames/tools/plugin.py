@@ -64,7 +64,7 @@ class Tools:
         scope: Scope,
         surroundings: Callable[[ToolCall], Invocation],
         begin: Callable[[Sequence[ToolCall]], Awaitable[None]],
-        tools: dict[str, Tool] | None = None,
+        refuse: Callable[[ToolCall], ToolResult | None] = lambda call: None,
     ) -> tuple[list[ToolResult], bool]:
         """Run the calls of one answer and return their results in order, and whether one concludes the turn.
 
@@ -72,7 +72,7 @@ class Tools:
         every call still gets a result.
 
         :param begin: awaited before bodies run: records the intent.
-        :param tools: what the request of this answer offered; a name beyond it is as unknown as one that has gone since.
+        :param refuse: gives the result of a call that shall not run, or None.
         """
         pending = [_Pending(call, surroundings(call)) for call in calls]
         batch: list[_Pending] = []
@@ -84,7 +84,7 @@ class Tools:
                 if batch and not (self._parallel(item.call, scope) and len(batch) < PARALLEL):
                     await self._run_batch(batch, begin)
                     batch = []
-                await self._admit(item, scope, tools)
+                await self._admit(item, scope, refuse)
                 if item.prepared is not None:
                     batch.append(item)
                     if not item.prepared.tool.parallel:
@@ -106,11 +106,11 @@ class Tools:
         tool = self.registry.get(scope, call.name)
         return tool is not None and tool.parallel
 
-    async def _admit(self, item: _Pending, scope: Scope, tools: dict[str, Tool] | None) -> None:
-        tool = self.registry.get(scope, item.call.name)
-        if tools is not None and item.call.name not in tools:
-            tool = None
-        prepared = prepare(tool, item.call, str(item.invocation.cwd))
+    async def _admit(self, item: _Pending, scope: Scope, refuse: Callable[[ToolCall], ToolResult | None]) -> None:
+        item.result = refuse(item.call)
+        if item.result is not None:
+            return
+        prepared = prepare(self.registry.get(scope, item.call.name), item.call, str(item.invocation.cwd))
         if isinstance(prepared, ToolResult):
             item.result = prepared
             return

@@ -145,6 +145,8 @@ async def run_task(state: Path, chosen: Sequence[Layer], prompt: str, spec: Agen
 @click.option("--cwd", metavar="DIR", default=".", help="The directory to work in (default: this one).")
 @click.option("--max-steps", metavar="N", type=click.IntRange(min=1), help="Stop after so many answers of the model.")
 @click.option("--max-tokens", metavar="N", type=click.IntRange(min=1), help="Stop when so many tokens are spent.")
+@click.option("--max-time", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Stop after so many seconds.")
+@click.option("--max-idle", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Stop when nothing happens for so long.")
 @click.option("--resume", metavar="SESSION", default="", help="Go on with a session; it keeps its directory and its model.")
 @layer_options
 @json_option
@@ -155,6 +157,8 @@ def command(
     cwd: str,
     max_steps: int | None,
     max_tokens: int | None,
+    max_time: float | None,
+    max_idle: float | None,
     resume: str,
     profile_name: str,
     patches: tuple[str, ...],
@@ -171,6 +175,6 @@ def command(
         directory = str(expanded(cwd).absolute())
     except FileNotFoundError:
         raise UsageError("the working directory is gone", remedy="go to another one, or name one with --cwd") from None
-    spec = AgentSpec(directory, model, resume, limits=Limits(max_steps, max_tokens))
+    spec = AgentSpec(directory, model, resume, limits=Limits(max_steps, max_tokens, max_time, max_idle))
     chosen = chosen_layers(profile_name, patches)
     return asyncio.run(run_task(state_directory(state_dir), chosen, prompt, spec, as_json=as_json))
