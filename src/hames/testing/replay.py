@@ -7,6 +7,7 @@ response as they came. Headers are left out, so no key gets into a file.
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ async def _end(request: web.Request, response: web.StreamResponse, broken: bool)
     return response
 
 
-class _Server:
+class _Server(ABC):
     """A loopback server with one handler."""
 
     def __init__(self) -> None:
@@ -49,8 +50,9 @@ class _Server:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    @abstractmethod
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        raise NotImplementedError
+        """Answer one request."""
 
 
 class Recorder(_Server):
