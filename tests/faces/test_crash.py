@@ -35,7 +35,7 @@ class Running:
             GO_ON,
             {"text": "More."},
         )
-        self.process = hames.start("run", "start it", "--model", self.model)
+        self.process = hames.start("run", "start it", "--model", self.model, "--mode", "full")
         until(lambda: self.marker.exists() or self.process.poll() is not None, "the command runs")
         assert self.process.poll() is None, self.process.stderr.read()
         self.group = int(self.marker.read_text())
@@ -203,7 +203,7 @@ def test_an_interrupted_run_says_so_in_json(hames: Any, until: Any) -> None:
     model = hames.script(
         {"text": "I start it.", "calls": [{"name": "bash", "arguments": {"command": sleeping(marker)}}], "usage": {"input": 7}}
     )
-    child = hames.start("run", "x", "--model", model, "--json")
+    child = hames.start("run", "x", "--model", model, "--mode", "full", "--json")
     until(marker.exists, "the command runs")
     child.send_signal(signal.SIGINT)
     output, errors = child.communicate(timeout=20)

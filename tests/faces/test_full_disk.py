@@ -170,7 +170,7 @@ def filling(hames: Any, more: str = "") -> str:
 
 
 def test_a_full_disk_ends_the_run_with_one_clear_error_and_1(inside: Any, hames: Any) -> None:
-    done = inside.run("run", "x", "--model", filling(hames))
+    done = inside.run("run", "x", "--mode", "full", "--model", filling(hames))
     assert done.returncode == 1
     check_one_clear_error(done.stderr)
 
@@ -178,7 +178,7 @@ def test_a_full_disk_ends_the_run_with_one_clear_error_and_1(inside: Any, hames:
 def test_a_full_disk_loses_nothing_and_the_session_goes_on_when_there_is_space(
     inside: Any, hames: Any, disk: TinyDisk, of_type: Any
 ) -> None:
-    found = inside.json("run", "x", "--model", filling(hames), status=1)
+    found = inside.json("run", "x", "--mode", "full", "--model", filling(hames), status=1)
     assert found["detail"].startswith("STORAGE_FULL: ")
     before = inside.events(found["session"])
     assert [event["type"] for event in before][:5] == ["start", "turn", "message", "message", "call"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ from hames.content.messages import Message, user
 from hames.kernel import Context, Scope
 from hames.models import Model, Models, Settings
 from hames.models.port import RequestEncoder
+from hames.policy import Mode
 from hames.sessions import Session
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class Agent:
     :ivar id: that of its session.
     :ivar memory: what tools remember between calls.
     :ivar last: how the last turn ended.
+    :ivar ceiling: the widest permission mode that it may have.
+    :ivar root: the state directory.
     """
 
     __slots__ = (
@@ -41,6 +45,7 @@ class Agent:
         "_loop",
         "_models",
         "cause",
+        "ceiling",
         "clock",
         "ctx",
         "cwd",
@@ -49,10 +54,10 @@ class Agent:
         "limits",
         "memory",
         "model_ref",
+        "root",
         "scope",
         "session",
         "settings",
-        "spill_root",
     )
 
     def __init__(
@@ -67,7 +72,8 @@ class Agent:
         settings: Settings,
         limits: Limits,
         clock: Clock,
-        spill_root: Path,
+        ceiling: Mode,
+        root: Path,
     ) -> None:
         self.ctx = ctx
         self.scope = scope
@@ -77,7 +83,8 @@ class Agent:
         self.limits = limits
         self.clock = clock
         self.cwd = Path(session.cwd)
-        self.spill_root = spill_root
+        self.ceiling: Mode = ceiling
+        self.root = root
         self.inbox = Inbox()
         self.memory: dict[str, Any] = {}
         self.cause = ""
@@ -92,6 +99,11 @@ class Agent:
     @property
     def id(self) -> str:
         return self.session.id
+
+    @property
+    def scratch(self) -> Path:
+        """Its directory for temporary files: made when a command needs it, removed when the agent is closed."""
+        return self.root / "scratch" / self.id
 
     @property
     def status(self) -> Status:
@@ -165,6 +177,7 @@ class Agent:
         except HamesError as error:
             self.ctx.host.contain(f"agent {self.id}", error)
         await self.scope.close()
+        await asyncio.to_thread(shutil.rmtree, self.scratch, ignore_errors=True)
 
     def _check(self) -> None:
         if self._closed:

@@ -88,7 +88,7 @@ class Loop:
             if warning := meter.warning():
                 agent.session.add(Message("user", (Text(warning),), "harness"))
             finish = await self._ask(agent, watch)
-            meter.spend(finish.usage)
+            meter.spend(finish.usage, agent.model()[0].cost)
             if finish.reason != "tool-calls":
                 if finish.reason == "stop" and agent.inbox.next_step:
                     self._take_steered(agent)
@@ -212,7 +212,21 @@ class Loop:
         tools = ctx.host.get(TOOLS, scope) or Tools(ctx)
 
         def surroundings(call: ToolCall) -> Invocation:
-            return Invocation(call.id, scope, agent.cwd, agent.memory, spiller(agent.spill_root, agent.id, call.id))
+            return Invocation(
+                call.id,
+                scope,
+                agent.cwd,
+                agent.memory,
+                spiller(agent.root / "spill", agent.id, call.id),
+                session=agent.id,
+                scratch=agent.scratch,
+                ceiling=agent.ceiling,
+                note=note,
+            )
+
+        def note(type: str, data: dict[str, object]) -> None:
+            session.append(type, data)
+            watch.hold(type == "asked")
 
         async def begin(started: Sequence[ToolCall]) -> None:
             for call in started:

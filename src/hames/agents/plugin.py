@@ -10,9 +10,11 @@ from hames.agents.agent import Agent
 from hames.agents.loop import LOOP, Loop
 from hames.budget import Limits
 from hames.content.clock import Clock
-from hames.content.errors import KernelError, NotFoundError
+from hames.content.errors import KernelError, ModelReferenceError, NotFoundError
+from hames.content.finish import Usage
 from hames.kernel import Context, Key, Mask, Scope, plugin
 from hames.models import MODELS, Models, Settings
+from hames.policy import Mode
 from hames.sessions import SESSIONS, Sessions
 from hames.store import STORE
 from hames.tools import TOOLS
@@ -26,6 +28,7 @@ class AgentSpec:
     :param model: a reference as in ``openai:gpt-5``; empty for that of the session or of the composition.
     :param resume: the session to continue; empty for a new one.
     :param tools: narrows what it sees, its own scope too; None leaves the composition's tools.
+    :param ceiling: the widest permission mode that it may have.
     :param parent: the scope that its own is opened in; None for the host's.
     """
 
@@ -35,17 +38,18 @@ class AgentSpec:
     settings: Settings = Settings()
     limits: Limits = Limits()
     tools: Mask | None = None
+    ceiling: Mode = "full"
     parent: Scope | None = field(default=None, compare=False)
 
 
 class Agents:
     """Makes agents. Whoever made one closes it; what is left is closed with this service."""
 
-    def __init__(self, ctx: Context, sessions: Sessions, clock: Clock, spill_root: Path) -> None:
+    def __init__(self, ctx: Context, sessions: Sessions, clock: Clock, root: Path) -> None:
         self._ctx = ctx
         self._sessions = sessions
         self._clock = clock
-        self._spill_root = spill_root
+        self._root = root
         self.live: dict[str, Agent] = {}
 
     async def create(self, spec: AgentSpec) -> Agent:
@@ -66,7 +70,13 @@ class Agents:
                     f"there is no directory {directory}", remedy="name an existing one with --cwd", code="DIRECTORY_UNKNOWN"
                 )
             ref = spec.model or (session.last_model if session is not None else "") or models.default
-            models.resolve(ref, scope)
+            model = models.resolve(ref, scope)
+            if spec.limits.cost is not None and model.cost(Usage()) is None:
+                raise ModelReferenceError(
+                    f"nobody knows what {ref} costs, so its cost cannot be limited",
+                    remedy="limit steps or tokens instead, or give its prices to the provider in the row models",
+                    code="PRICE_UNKNOWN",
+                )
             if spec.tools is not None:
                 tools = self._ctx.host.get(TOOLS, scope)
                 if tools is not None:
@@ -87,7 +97,8 @@ class Agents:
             settings=spec.settings,
             limits=spec.limits,
             clock=self._clock,
-            spill_root=self._spill_root,
+            ceiling=spec.ceiling,
+            root=self._root,
         )
         self.live[agent.id] = agent
         scope.key = agent
@@ -123,7 +134,7 @@ AGENTS: Key[Agents] = Key("agents")
 @plugin(needs=(SESSIONS, STORE), wants=(Clock,), name="agents", stop_limit=60)
 async def agents(ctx: Context, config: None) -> AsyncGenerator[None]:
     """Provide the service that makes agents; those that are left are closed with it."""
-    service = Agents(ctx, ctx.use(SESSIONS), ctx.find(Clock) or Clock(), ctx.use(STORE).root / "spill")
+    service = Agents(ctx, ctx.use(SESSIONS), ctx.find(Clock) or Clock(), ctx.use(STORE).root)
     ctx.provide(AGENTS, service)
     yield
     await service.close()

@@ -13,12 +13,13 @@ class Watch:
     :ivar expired: which limit was reached, in words; empty while none was.
     """
 
-    __slots__ = ("_end", "_limits", "_timeout", "expired")
+    __slots__ = ("_end", "_held", "_limits", "_timeout", "expired")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._timeout: asyncio.Timeout | None = None
         self._end: float | None = None
+        self._held = False
         self.expired = ""
 
     async def __aenter__(self) -> Watch:
@@ -32,13 +33,18 @@ class Watch:
         return self
 
     def _deadline(self, now: float) -> float | None:
-        idle = None if self._limits.idle is None else now + self._limits.idle
+        idle = None if self._limits.idle is None or self._held else now + self._limits.idle
         return min((each for each in (self._end, idle) if each is not None), default=None)
 
     def touch(self) -> None:
         """Something has happened."""
         if self._timeout is not None and self._limits.idle is not None and not self._timeout.expired():
             self._timeout.reschedule(self._deadline(asyncio.get_running_loop().time()))
+
+    def hold(self, waits: bool) -> None:
+        """Do not take it for idleness while somebody is asked."""
+        self._held = waits
+        self.touch()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if self._timeout is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hames.content.finish import Usage
@@ -15,32 +16,45 @@ class Limits:
 
     :param steps: model requests that were answered.
     :param tokens: input, output and cache tokens together.
+    :param cost: US dollars, by the price list.
     :param seconds: of time, from the beginning of the turn; what runs is cancelled then.
     :param idle: seconds in which nothing came from the model and no tool ended.
     """
 
     steps: int | None = None
     tokens: int | None = None
+    cost: float | None = None
     seconds: float | None = None
     idle: float | None = None
 
 
 class Meter:
-    """Counts one turn against its limits."""
+    """Counts one turn against its limits.
 
-    __slots__ = ("_warned", "limits", "steps", "usage")
+    :ivar cost: US dollars so far, counted only where it is limited; None once it is not known any more.
+    """
+
+    __slots__ = ("_warned", "cost", "limits", "steps", "usage")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.steps = 0
         self.usage = Usage()
+        self.cost: float | None = 0.0
         self._warned = False
 
-    def spend(self, usage: Usage | None) -> None:
-        """Count one answered request."""
+    def spend(self, usage: Usage | None, cost: Callable[[Usage], float | None]) -> None:
+        """Count one answered request.
+
+        :param cost: the price of the model's tokens, asked only where cost is limited.
+        """
         self.steps += 1
-        if usage is not None:
-            self.usage = self.usage + usage
+        if usage is None:
+            return
+        self.usage = self.usage + usage
+        if self.limits.cost is not None and self.cost is not None:
+            spent = cost(usage)
+            self.cost = None if spent is None else self.cost + spent
 
     def exhausted(self) -> str:
         """Which limit forbids another request, in words; empty while none does."""
@@ -49,6 +63,9 @@ class Meter:
             return f"the limit of {limits.steps} steps is reached"
         if limits.tokens is not None and self.usage.total >= limits.tokens:
             return f"the limit of {limits.tokens} tokens is reached ({self.usage.total} used)"
+        if limits.cost is not None and (self.cost is None or self.cost >= limits.cost):
+            spent = "nobody knows how much is spent" if self.cost is None else f"${self.cost:.4g} spent"
+            return f"the limit of ${limits.cost:g} is reached ({spent})"
         return ""
 
     def warning(self) -> str:
@@ -61,6 +78,8 @@ class Meter:
             left.append(f"{limits.steps - self.steps} more answers")
         if limits.tokens is not None and self.usage.total >= SOFT * limits.tokens:
             left.append(f"{max(0, limits.tokens - self.usage.total)} more tokens")
+        if limits.cost is not None and self.cost is not None and self.cost >= SOFT * limits.cost:
+            left.append(f"${max(0.0, limits.cost - self.cost):.2g} more")
         if not left:
             return ""
         self._warned = True

@@ -2,13 +2,15 @@
 
 from hames.compose.interpolate import Interpolation
 from hames.compose.layers import Layer, check_state, layers, state_directory
-from hames.compose.mounting import mount, plan, running
+from hames.compose.mounting import LOADED, Loaded, mount, plan, running
 from hames.compose.rows import Composition, Row, compose
 
 __all__ = [
+    "LOADED",
     "Composition",
     "Interpolation",
     "Layer",
+    "Loaded",
     "Row",
     "check_state",
     "compose",

@@ -58,16 +58,21 @@ def digest(path: Path) -> str:
 
 
 class LocalModules:
-    """The local modules of one look at the files: each is read and digested once."""
+    """The local modules of one look at the files: each is read and digested once.
+
+    :ivar files: all that they consist of.
+    """
 
     def __init__(self) -> None:
         self._loaded: dict[Path, ModuleType] = {}
+        self.files: list[Path] = []
 
     def load(self, path: Path, where: str) -> ModuleType:
         """The module of a local file, as :func:`load_local` gives it."""
         module = self._loaded.get(path)
         if module is None:
             module = self._loaded[path] = load_local(path, where)
+            self.files += code_files(path)
         return module
 
 

@@ -18,6 +18,19 @@ from hames.content.errors import ConfigError, HamesError
 from hames.kernel import Context, Host, Key, Mount, Plugin, Scope, State, plugin
 
 
+@dataclass(slots=True)
+class Loaded:
+    """The files that the compositions of a host are made of: composition files and local modules.
+
+    :ivar paths: canonical.
+    """
+
+    paths: frozenset[Path] = frozenset()
+
+
+LOADED: Key[Loaded] = Key("loaded files")
+
+
 @plugin(name="group")
 def group(ctx: Context, config: None) -> None:
     """What a group of rows is mounted as: it does nothing, and its rows end with it."""
@@ -52,6 +65,7 @@ def plan(composition: Composition, interpolation: Interpolation) -> list[Planned
     for top in planned:
         for each in top.walk():
             _isolate(each, keys, problems)
+    composition.files += local.files
     composition.check()
     return planned
 
@@ -169,7 +183,10 @@ async def running(
     try:
         for key, value in provided.items():
             host.ctx.provide(key, value)
-        await mount(host, plan(compose(layers), Interpolation(os.environ if environment is None else environment)))
+        composition = compose(layers)
+        planned = plan(composition, Interpolation(os.environ if environment is None else environment))
+        host.ctx.provide(LOADED, Loaded(frozenset(path.resolve() for path in composition.files)))
+        await mount(host, planned)
         yield host
     finally:
         await host.close()

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hames.content.clock import Clock
 from hames.content.errors import HamesError, ModelReferenceError
-from hames.content.finish import Chunk, Failure, Finish
+from hames.content.finish import Chunk, Failure, Finish, Usage
 from hames.content.messages import Block
 from hames.content.request import EncodedRequest
 from hames.kernel import Context, plugin
@@ -125,6 +125,9 @@ class LocalModel:
 
     def stream(self, request: EncodedRequest) -> LocalStream:
         return LocalStream(self, request)
+
+    def cost(self, usage: Usage) -> float | None:
+        return 0.0
 
     async def wire(self) -> WireModel:
         base, key = await self._server.url()

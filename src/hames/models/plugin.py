@@ -12,6 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from pydantic import BaseModel, ConfigDict, Field
 
+from hames.budget import Rates, looked_up
 from hames.content.clock import Clock
 from hames.content.errors import ModelReferenceError
 from hames.kernel import Context, Key, Registry, Scope, plugin
@@ -71,6 +72,8 @@ class ProviderConfig(BaseModel):
     """The name of the limit of an answer (chat completions)."""
     idle_seconds: float = Field(default=300.0, gt=0)
     """Seconds without a byte after which a request has failed."""
+    prices: dict[str, Rates] = {}
+    """Prices by name of model, where the price list does not know them or you pay others."""
 
 
 PROVIDERS = {
@@ -156,6 +159,7 @@ class HttpProvider:
             idle=config.idle_seconds,
             reasoning=config.reasoning,
             proxy=None if proxy_bypass(url.hostname or "") else getproxies().get(url.scheme),
+            cost=config.prices[name].cost if name in config.prices else lambda usage: looked_up(self._name, name, usage),
         )
 
 

@@ -62,6 +62,10 @@ class Model(Protocol):
         """Send a request. One call is one attempt; cancelling the iteration ends it."""
         ...
 
+    def cost(self, usage: Usage) -> float | None:
+        """What these tokens cost, in US dollars; None where nobody knows."""
+        ...
+
 
 class Provider(Protocol):
     """Serves models."""

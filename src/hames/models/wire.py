@@ -13,7 +13,7 @@ from io import BytesIO
 import aiohttp
 
 from hames.content.clock import Clock
-from hames.content.finish import Chunk, Failure, FailureKind, Finish
+from hames.content.finish import Chunk, Failure, FailureKind, Finish, Usage
 from hames.content.jsontext import as_object, parse_object
 from hames.content.messages import Block
 from hames.content.request import EncodedRequest
@@ -43,6 +43,7 @@ class WireModel:
     :param idle: seconds without a byte after which the request has failed with ``timeout``.
     :param reasoning: which earlier reasoning is sent again, see :class:`Encoder`.
     :param proxy: the URL of a proxy, or None.
+    :param cost: the price of tokens.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class WireModel:
         idle: float = 300.0,
         reasoning: str = "always",
         proxy: str | None = None,
+        cost: Callable[[Usage], float | None] = lambda usage: None,
     ) -> None:
         self.ref = ref
         self.url = url
@@ -65,11 +67,15 @@ class WireModel:
         self.proxy = proxy
         self.session = session
         self.clock = clock
+        self._cost = cost
         self._name = name
         self._dialect = dialect
         self._key = key
         self._reasoning = reasoning
         self.headers = {**dialect.headers(key), "Content-Type": "application/json", "Accept": "text/event-stream"}
+
+    def cost(self, usage: Usage) -> float | None:
+        return self._cost(usage)
 
     def encoder(self) -> Encoder:
         return Encoder(self._dialect, self._name, reasoning=self._reasoning)

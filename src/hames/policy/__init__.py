@@ -1,6 +1,5 @@
 """Policy: what a call of a tool may do."""
 
-from hames.policy.modes import MODES, Modes
-from hames.policy.port import POLICY, Capability, Decision, Policy, ToolRequest
+from hames.policy.port import POLICY, Answer, Capability, Decision, Mode, Policy, ToolRequest
 
-__all__ = ["MODES", "POLICY", "Capability", "Decision", "Modes", "Policy", "ToolRequest"]
+__all__ = ["POLICY", "Answer", "Capability", "Decision", "Mode", "Policy", "ToolRequest"]

@@ -65,6 +65,9 @@ class ScriptedModel:
     def encoder(self) -> Encoder:
         return Encoder(OpenAIChat(), self.ref)
 
+    def cost(self, usage: Usage) -> float | None:
+        return 0.0
+
     def stream(self, request: EncodedRequest) -> ScriptedStream:
         messages: list[dict[str, Any]] = parse_object(request.body())["messages"]
         place = sum(message["role"] == "assistant" for message in messages)

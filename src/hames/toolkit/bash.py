@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, BinaryIO
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from hames.content.messages import Text
 from hames.kernel import Context, plugin
-from hames.tools import TOOLS, Invocation, Output, ToolError, tool
+from hames.policy import Capability
+from hames.policy.shell import classify
+from hames.sandbox import scrubbed
+from hames.sandbox.service import Command
+from hames.tools import TOOLS, Invocation, Needs, Output, ToolError, tool
 
 HEAD, TAIL = 20_000, 20_000  # bytes of the output that the model is shown
 SPILL_LIMIT = 256 * 1024 * 1024  # bytes of it that are kept in a file
@@ -29,8 +37,10 @@ class BashConfig(BaseModel):
     """Seconds that a command has where the model names no other limit."""
     longest: float = Field(default=1800.0, gt=0)
     """Seconds that the model may name at most."""
-    withhold: list[str] = ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DEEPSEEK_API_KEY"]
-    """Environment variables that commands do not see."""
+    withhold: list[str] = []
+    """Patterns of environment variables that commands do not see, beside those that look like secrets."""
+    keep: list[str] = []
+    """Patterns of those that they see although they look like secrets."""
 
 
 class Capture:
@@ -99,26 +109,62 @@ def kill_group(process: asyncio.subprocess.Process, number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-async def end_group(process: asyncio.subprocess.Process) -> None:
+def members(group: int) -> list[tuple[int, int]]:
+    """The living processes of a group, each with its parent; on systems without ``/proc`` its leader stands for all."""
+    found: list[tuple[int, int]] = []
+    if not Path("/proc/self/stat").exists():
+        with suppress(OSError):
+            os.killpg(group, 0)
+            found.append((group, 0))
+        return found
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                state, parent, its_group = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:3]
+                if int(its_group) == group and state not in "ZX":
+                    found.append((int(entry.name), int(parent)))
+    return found
+
+
+def ask_to_end(process: asyncio.subprocess.Process, supervised: bool) -> None:
+    """SIGTERM to the group. What only watches over a confined command is left out: its end would kill the command at once."""
+    if not supervised:
+        kill_group(process, signal.SIGTERM)
+        return
+    for pid, parent in members(process.pid):
+        if process.pid not in (pid, parent):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)
+
+
+async def end_group(process: asyncio.subprocess.Process, supervised: bool) -> None:
     """End the whole group, politely at first; also what a command left in the background. Cancelling this skips the politeness."""
     try:
         if process.returncode is None:
-            kill_group(process, signal.SIGTERM)
+            ask_to_end(process, supervised)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), POLITE)
     finally:
         kill_group(process, signal.SIGKILL)
     await process.wait()
     for _ in range(200):  # a killed process is gone a little later
-        try:
-            os.killpg(process.pid, 0)
-        except OSError:
+        if not members(process.pid):
             return
         await asyncio.sleep(0.005)
 
 
 async def run_command(command: str, seconds: float, environment: dict[str, str], call: Invocation) -> Output:
-    """Run a command to its end, its time or its cancellation; nothing of its group is left then."""
+    """Run a command, confined as the call is, to its end, its time or its cancellation; nothing of its group is left then."""
+    if call.confinement.access != "full" and call.scratch is not None:
+        environment = {**environment, "TMPDIR": str(call.scratch)}
+    with call.sandbox.command(["bash", "-c", command], call.confinement, call.cwd) as confined:
+        output = await run_confined(confined, seconds, environment, call)
+    if confined.trespasses:
+        return replace(output, content=(*output.content, Text("\n".join(confined.trespasses))), is_error=True, code="PROTECTED")
+    return output
+
+
+async def run_confined(command: Command, seconds: float, environment: dict[str, str], call: Invocation) -> Output:
     capture = Capture(call)
     # A pipe of our own: asyncio's would make wait() wait for everybody who holds its other end.
     reading_end, writing_end = os.pipe()
@@ -128,9 +174,7 @@ async def run_command(command: str, seconds: float, environment: dict[str, str],
     )
     try:
         process = await asyncio.create_subprocess_exec(
-            "bash",
-            "-c",
-            command,
+            *command.argv,
             cwd=call.cwd,
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
@@ -153,7 +197,7 @@ async def run_command(command: str, seconds: float, environment: dict[str, str],
         if not late:
             await asyncio.wait((reading,), timeout=DRAIN)
     finally:
-        ending = asyncio.ensure_future(end_group(process))
+        ending = asyncio.ensure_future(end_group(process, command.supervised))
         try:
             await asyncio.shield(ending)
         finally:
@@ -168,23 +212,61 @@ async def run_command(command: str, seconds: float, environment: dict[str, str],
     status = process.returncode or 0
     if status:
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        return Output((Text(f"{text}\n[{how}]"),), True, "EXIT_STATUS")
+        return Output((Text(f"{text}\n[{how}]{hint(text, call)}"),), True, "EXIT_STATUS")
     return Output((Text(text or "[no output]"),))
+
+
+NETWORK_CLOSED = re.compile(r"could not resolve|name resolution|network is unreachable|getaddrinfo|EAI_AGAIN|ENETUNREACH", re.IGNORECASE)
+PLACE_CLOSED = re.compile(r"read-only file system|permission denied|EROFS|EACCES|operation not permitted", re.IGNORECASE)
+
+
+def hint(text: str, call: Invocation) -> str:
+    """What the agent should know of the sandbox when a command fails as if it had met it."""
+    confinement = call.confinement
+    if confinement.access == "full":
+        return ""
+    if not confinement.network and NETWORK_CLOSED.search(text):
+        return "\n[the network is closed to commands; ask for it with network: true]"
+    if not PLACE_CLOSED.search(text):
+        return ""
+    if confinement.access == "read-only":
+        return "\n[commands write nothing here but $TMPDIR]"
+    means = call.sandbox.enforcement.means
+    more = "; new names at the top of the workspace are made with the tool write" if means == "landlock" else ""
+    return f"\n[commands write only the workspace, without what is protected in it, and $TMPDIR{more}]"
+
+
+def needs(arguments: Mapping[str, Any], call: Invocation) -> Needs:
+    """What a command needs, as far as one can tell."""
+    capabilities = classify(arguments["command"])
+    if arguments["network"]:
+        capabilities = frozenset[Capability]((*capabilities, "network"))
+    return Needs(capabilities, unconfined=arguments["unconfined"])
 
 
 @plugin(config=BashConfig, needs=(TOOLS,), name="bash")
 def bash(ctx: Context, config: BashConfig) -> None:
     """The tool ``bash``."""
 
-    @tool("read", "write", "execute", name="bash", timeout=None)
-    async def run(command: str, timeout: Annotated[float | None, Field(gt=0)] = None, *, call: Invocation) -> Output:
+    @tool("read", "write", "execute", name="bash", timeout=None, needs=needs)
+    async def run(
+        command: str,
+        timeout: Annotated[float | None, Field(gt=0)] = None,
+        network: bool = False,
+        unconfined: str = "",
+        *,
+        call: Invocation,
+    ) -> Output:
         """Run a command in bash, in the working directory. Output and errors come together, with the exit status if it is not 0.
-        Nothing is typed into it, and what it leaves in the background ends with it.
+        Nothing is typed into it, and what it leaves in the background ends with it. It runs in a sandbox: it writes the workspace and
+        $TMPDIR, and the network is closed.
 
         :param command: what to run.
         :param timeout: seconds after which it is stopped.
+        :param network: whether it needs the network; the user may be asked.
+        :param unconfined: why it must run outside of the sandbox, if it must; the user is asked.
         """
-        environment = {name: value for name, value in os.environ.items() if name not in config.withhold}
+        environment = scrubbed(os.environ, config.withhold, config.keep)
         return await run_command(command, min(timeout or config.timeout, config.longest), environment, call)
 
     ctx.use(TOOLS).register(ctx, run)

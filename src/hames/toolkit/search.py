@@ -6,13 +6,16 @@ import asyncio
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from hames.kernel import Context, plugin
+from hames.sandbox import Refused
 from hames.tools import TOOLS, Invocation, ToolError, tool
 
 SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv"})
@@ -68,6 +71,7 @@ def walk(root: Path) -> Iterator[tuple[str, Path]]:
 
 def existing(call: Invocation, path: str) -> Path:
     root = call.path(path)
+    call.sandbox.check_read(root.resolve(), call.confinement)
     if not root.exists():
         raise ToolError(f"there is no {path}", "NOT_FOUND")
     return root
@@ -113,28 +117,34 @@ async def grep(
     """
     root = existing(call, path)
     program = shutil.which("rg")
-    if program is not None:
-        return await ripgrep(program, pattern, root, glob, ignore_case, limit, call.cwd)
-    return await asyncio.to_thread(search, pattern, root, glob, ignore_case, limit)
+    if program is not None and (call.confinement.access == "full" or call.sandbox.enforcement.level != "none"):
+        return await ripgrep(program, pattern, root, glob, ignore_case, limit, call)
+    return await asyncio.to_thread(search, pattern, root, glob, ignore_case, limit, call)
 
 
-async def ripgrep(program: str, pattern: str, root: Path, glob: str, ignore_case: bool, limit: int, cwd: Path) -> str:
-    """Search with ripgrep."""
+async def ripgrep(program: str, pattern: str, root: Path, glob: str, ignore_case: bool, limit: int, call: Invocation) -> str:
+    """Search with ripgrep, which is confined like a command that writes nothing."""
+    cwd = call.cwd
     command = [program, "--line-number", "--no-heading", "--with-filename", "--color=never", "--no-config", "--sort=path"]
     command += [f"--max-columns={LINE_LIMIT}", "--max-columns-preview", "--hidden", "--glob=!.git"]
     command += ["--ignore-case"] if ignore_case else []
     command += [f"--glob={glob}"] if glob else []
     name = os.path.relpath(root, cwd) if root.is_relative_to(cwd) else str(root)
+    command += ["-e", pattern, "--", name]
+    confinement = call.confinement
+    if confinement.access != "full":
+        confinement = replace(confinement, access="read-only", network=False)
+    with call.sandbox.command(command, confinement, cwd) as confined:
+        return shown(await lines_of(confined.argv, cwd, limit), limit)
+
+
+async def lines_of(argv: list[str], cwd: Path, limit: int) -> list[str]:
+    """What ripgrep prints, until there is more than a limit of lines.
+
+    :raises ToolError: if it does not take the pattern.
+    """
     process = await asyncio.create_subprocess_exec(
-        *command,
-        "-e",
-        pattern,
-        "--",
-        name,
-        cwd=cwd,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        *argv, cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None and process.stderr is not None
     lines: list[str] = []
@@ -143,16 +153,16 @@ async def ripgrep(program: str, pattern: str, root: Path, glob: str, ignore_case
             lines.append(raw.decode("utf-8", "replace").rstrip("\n").removeprefix("./"))
         if len(lines) <= limit:
             error = (await process.stderr.read()).decode("utf-8", "replace").strip()
-            if await process.wait() == 2 and not lines:
+            if await process.wait() not in (0, 1) and not lines:
                 raise ToolError(error.splitlines()[-1] if error else "ripgrep failed", "INVALID_PATTERN")
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return shown(lines, limit)
+    return lines
 
 
-def search(pattern: str, root: Path, glob: str, ignore_case: bool, limit: int) -> str:
+def search(pattern: str, root: Path, glob: str, ignore_case: bool, limit: int, call: Invocation) -> str:
     """Search without ripgrep."""
     try:
         expression = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
@@ -163,7 +173,7 @@ def search(pattern: str, root: Path, glob: str, ignore_case: bool, limit: int) -
     for name, path in walk(root) if root.is_dir() else [(root.name, root)]:
         if names is not None and not names.fullmatch(name):
             continue
-        for number, text in text_lines(path):
+        for number, text in text_lines(path, call):
             if expression.search(text):
                 lines.append(f"{name}:{number}:{text[:LINE_LIMIT]}")
                 if len(lines) > limit:
@@ -171,13 +181,15 @@ def search(pattern: str, root: Path, glob: str, ignore_case: bool, limit: int) -
     return shown(lines, limit)
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a text file; nothing of a binary, unreadable, special or huge one."""
+def text_lines(path: Path, call: Invocation) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a text file; nothing of a hidden, binary, unreadable, special or huge one."""
     try:
-        if not path.is_file() or path.stat().st_size > FILE_LIMIT:
-            return
-        data = path.read_bytes()
-    except OSError:
+        with os.fdopen(call.open(path), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > FILE_LIMIT:
+                return
+            data = file.read()
+    except (OSError, Refused):
         return
     if b"\0" not in data[:8192]:
         yield from enumerate(data.decode("utf-8", "replace").splitlines(), 1)

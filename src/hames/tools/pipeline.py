@@ -11,28 +11,23 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from hames.content.errors import StorageError
 from hames.content.jsontext import parse_object
 from hames.content.messages import Text, ToolCall, ToolResult, clean
-from hames.kernel import Around, Ask, Context
-from hames.policy import POLICY, Decision, ToolRequest
-from hames.tools.tool import Invocation, Output, Tool, ToolError
+from hames.kernel import Around, Context
+from hames.policy import POLICY, Decision, Policy, ToolRequest
+from hames.sandbox import Confinement, Refused
+from hames.tools.approvals import Approvals
+from hames.tools.tool import Invocation, Needs, Output, Tool, ToolError
 
 log = logging.getLogger("hames.tools")
 
 INLINE_LIMIT = 50_000  # characters of a result that the model is shown
 HEAD, TAIL = 30_000, 10_000  # characters of a longer one that it is shown
 GRACE = 5.0  # seconds that a cancelled tool has to end
-
-
-@dataclass(frozen=True, slots=True)
-class Approval(Ask[Literal["once", "denied"]]):
-    """May this call run? Nobody to answer means that it may not."""
-
-    request: ToolRequest
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +50,15 @@ class Prepared:
     tool: Tool
     arguments: dict[str, Any]
     request: ToolRequest
+    writes: tuple[Path, ...] = ()
 
 
 def failed(call: ToolCall, code: str, text: str) -> ToolResult:
     return ToolResult(call.id, (Text(f"Error: {text}"),), True, code)
 
 
-def prepare(tool: Tool | None, call: ToolCall, cwd: str) -> Prepared | ToolResult:
-    """Check name and arguments."""
+def prepare(tool: Tool | None, call: ToolCall, invocation: Invocation) -> Prepared | ToolResult:
+    """Check name and arguments, and find out what the call needs."""
     if tool is None:
         return failed(call, "UNKNOWN_TOOL", f"there is no tool named {call.name!r}")
     try:
@@ -78,27 +74,54 @@ def prepare(tool: Tool | None, call: ToolCall, cwd: str) -> Prepared | ToolResul
             lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_url=False, include_input=False)]
             return failed(call, "INVALID_ARGS", f"the arguments of {call.name} are not valid:\n" + "\n".join(lines))
         arguments = {name: getattr(model, name) for name in tool.model.model_fields}
-    return Prepared(tool, arguments, ToolRequest(tool.name, tool.capabilities, arguments, cwd))
+    try:
+        needs = tool.needs(arguments, invocation) if tool.needs is not None else Needs(tool.capabilities)
+    except Exception as error:
+        log.warning("what a call of tool %s needs is not known", tool.name, exc_info=error)
+        return failed(call, "RAISED", bounded(f"{tool.name} raised {type(error).__name__}: {error}", invocation))
+    sandbox = invocation.sandbox
+    writing = Confinement("workspace-write", invocation.cwd, invocation.scratch, False)
+    request = ToolRequest(
+        tool.name,
+        needs.capabilities,
+        arguments,
+        str(invocation.cwd),
+        id=call.id,
+        session=invocation.session,
+        outside=tuple(str(path) for path in needs.writes if sandbox.outside(path, writing)),
+        unconfined=needs.unconfined,
+        ceiling=invocation.ceiling,
+        enforced="execute" not in needs.capabilities or sandbox.enforcement.level != "none",
+    )
+    return Prepared(tool, arguments, request, needs.writes)
 
 
 async def allowed(
-    ctx: Context, prepared: Prepared, call: ToolCall, invocation: Invocation, guards: Mapping[str, Guard]
+    ctx: Context, prepared: Prepared, call: ToolCall, invocation: Invocation, guards: Mapping[str, Guard], approvals: Approvals
 ) -> ToolResult | None:
-    """Policy and guards; None where the call may run."""
+    """Policy and guards; None where the call may run. What it may reach stands in the invocation then."""
     request = prepared.request
     policy = ctx.host.get(POLICY, invocation.scope)
     if policy is not None:
-        try:
-            decision = policy.decide(request)
-        except Exception as error:
-            ctx.host.contain("a policy", error)
-            decision = Decision("deny", "the policy failed")
+        decision = judged(ctx, policy, request)
+        if decision.verdict != "deny":
+            also = tuple(Path(path) for path in request.outside)
+            invocation.confinement = Confinement(decision.access, invocation.cwd, invocation.scratch, decision.network, also)
+            try:
+                for path in prepared.writes:
+                    invocation.sandbox.check_write(path, invocation.confinement)
+            except Refused as error:
+                return failed(call, "DENIED", str(error))
         if decision.verdict == "ask":
-            answer = await ctx.ask(Approval(request, decision.reason), at=invocation.scope)
+            answer = await approvals.ask(request, decision, invocation, lambda: judged(ctx, policy, request).verdict == "allow")
             if answer is None:
                 return failed(call, "DENIED", f"{decision.reason}; nobody is there to allow it")
             if answer == "denied":
                 return failed(call, "DENIED", f"{decision.reason}; the user refused it")
+            try:
+                policy.remember(request, answer)
+            except StorageError as error:
+                ctx.host.contain("a grant", error)  # this call was allowed all the same
         elif decision.verdict == "deny":
             return failed(call, "DENIED", decision.reason)
     for name, guard in guards.items():
@@ -112,6 +135,15 @@ async def allowed(
     return None
 
 
+def judged(ctx: Context, policy: Policy, request: ToolRequest) -> Decision:
+    """What the policy says; one that fails denies."""
+    try:
+        return policy.decide(request)
+    except Exception as error:
+        ctx.host.contain("a policy", error)
+        return Decision("deny", "the policy failed")
+
+
 async def execute(ctx: Context, prepared: Prepared, call: ToolCall, invocation: Invocation) -> tuple[ToolResult, bool]:
     """Run a call that may run; the second value says whether it concludes the turn."""
     tool = prepared.tool
@@ -120,6 +152,8 @@ async def execute(ctx: Context, prepared: Prepared, call: ToolCall, invocation: 
         output = await within(tool.timeout, ctx.around(event, call_body, at=invocation.scope))
     except ToolError as error:
         return failed(call, error.code, bounded(str(error), invocation)), False
+    except Refused as error:
+        return failed(call, "DENIED", bounded(str(error), invocation)), False
     except TimeoutError:
         return failed(call, "TIMEOUT", f"{tool.name} did not end within {tool.timeout:g} s"), False
     except StorageError as error:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from hames.content.messages import ToolCall, ToolResult
 from hames.content.request import ToolSpec
 from hames.kernel import Context, Key, Registry, Scope, plugin
+from hames.sandbox import SANDBOX, Confinement
+from hames.tools.approvals import Approvals
 from hames.tools.pipeline import Guard, Prepared, allowed, execute, failed, prepare
 from hames.tools.tool import Invocation, Tool
 
@@ -33,6 +35,7 @@ class Tools:
         self._ctx = ctx
         self.registry: Registry[Tool] = Registry("tool")
         self.guards: Registry[Guard] = Registry("guard")
+        self.approvals = Approvals(ctx)
         self._specs: dict[int, tuple[dict[str, Tool], tuple[ToolSpec, ...]]] = {}
 
     def register(self, ctx: Context, tool: Tool, *, granted: bool = False) -> None:
@@ -110,11 +113,16 @@ class Tools:
         item.result = refuse(item.call)
         if item.result is not None:
             return
-        prepared = prepare(self.registry.get(scope, item.call.name), item.call, str(item.invocation.cwd))
+        sandbox = self._ctx.host.get(SANDBOX, scope)
+        if sandbox is not None:
+            item.invocation.sandbox = sandbox
+        item.invocation.confinement = Confinement("workspace-write", item.invocation.cwd, item.invocation.scratch, False)
+        prepared = prepare(self.registry.get(scope, item.call.name), item.call, item.invocation)
         if isinstance(prepared, ToolResult):
             item.result = prepared
             return
-        item.result = await allowed(self._ctx, prepared, item.call, item.invocation, self.guards.view(scope))
+        item.invocation.confinement = Confinement()  # until a policy says otherwise: without one nothing is confined
+        item.result = await allowed(self._ctx, prepared, item.call, item.invocation, self.guards.view(scope), self.approvals)
         if item.result is None:
             item.prepared = prepared
 

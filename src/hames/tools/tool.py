@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from hames.content.messages import Image, Text
 from hames.content.paths import expanded
-from hames.policy import Capability
+from hames.policy import Capability, Mode
+from hames.sandbox import Confinement, Sandbox
+from hames.sandbox.protect import Rules
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -47,6 +49,10 @@ class Output:
     concludes: bool = False
 
 
+def unconfined() -> Sandbox:
+    return Sandbox("none", Path("/nonexistent"), Rules)
+
+
 @dataclass(slots=True)
 class Invocation:
     """The surroundings of one call.
@@ -54,6 +60,12 @@ class Invocation:
     :param cwd: the absolute directory that the agent works in.
     :param memory: what tools remember for the life of the agent, by a name of their own.
     :param spill: keeps a text that is too long for the model and returns the path of its file.
+    :param session: that of the agent; empty outside of one.
+    :param scratch: a directory for temporary files of the agent, made when it is needed.
+    :param ceiling: the widest mode that the agent may have.
+    :param note: logs an event of the call in the session.
+    :param confinement: what the call may reach, once it is allowed.
+    :param sandbox: holds it to that.
     """
 
     call_id: str
@@ -61,10 +73,48 @@ class Invocation:
     cwd: Path
     memory: dict[str, Any]
     spill: Callable[[bytes, str], Path]
+    session: str = ""
+    scratch: Path | None = None
+    ceiling: Mode = "full"
+    note: Callable[[str, dict[str, Any]], None] = lambda type, data: None
+    confinement: Confinement = Confinement()
+    sandbox: Sandbox = field(default_factory=unconfined)
 
-    def path(self, name: str) -> Path:
-        """An absolute path from what a model wrote."""
-        return self.cwd / expanded(name)
+    def path(self, name: str, *, write: bool = False) -> Path:
+        """An absolute path from what a model wrote, where it is for this call.
+
+        :param write: whether it is to be written.
+        """
+        return self.sandbox.located(self.cwd / expanded(name), self.confinement, write=write)
+
+    def open(self, path: Path) -> int:
+        """A descriptor of a file for reading.
+
+        :raises Refused: if the call may not read it.
+        :raises OSError: if it cannot be read.
+        """
+        return self.sandbox.open(path.resolve(), self.confinement)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Write a file whole or not at all, with the mode that it had; missing directories are made.
+
+        :raises Refused: if the call may not write it.
+        :raises OSError: if it cannot be written; it is as it was then.
+        """
+        self.sandbox.replace(path.resolve(), data, self.confinement)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one call needs, given its arguments.
+
+    :param writes: paths that it writes itself.
+    :param unconfined: why it asks to run outside of the sandbox; empty where it does not.
+    """
+
+    capabilities: frozenset[Capability]
+    writes: tuple[Path, ...] = ()
+    unconfined: str = ""
 
 
 Body = Callable[..., Awaitable[str | Output] | str | Output]
@@ -76,8 +126,9 @@ class Tool:
 
     :param model: validates arguments; None for a tool whose parameters are given as a schema.
     :param parameters: JSON Schema of its arguments.
-    :param capabilities: the classes of what a call may do, given its arguments.
+    :param capabilities: the classes of what a call may do, whatever its arguments.
     :param parallel: whether calls may run beside each other and beside other such tools.
+    :param needs: what a call needs given its validated arguments; None where that is always ``capabilities``.
     :param timeout: seconds after which a call is cancelled; None for tools that have their own limit.
     :param invocation: the name of the body's parameter that takes the surroundings; empty where there is none.
     """
@@ -91,19 +142,26 @@ class Tool:
     parallel: bool = False
     timeout: float | None = 600.0
     invocation: str = ""
+    needs: Callable[[Mapping[str, Any], Invocation], Needs] | None = None
 
 
 def tool(
-    *capabilities: Capability, name: str = "", parallel: bool = False, timeout: float | None = 600.0
+    *capabilities: Capability,
+    name: str = "",
+    parallel: bool = False,
+    timeout: float | None = 600.0,
+    needs: Callable[[Mapping[str, Any], Invocation], Needs] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function.
 
     :param capabilities: what a call may do: ``read write execute network delegate``.
+    :param needs: what a call needs given its validated arguments, where that is less or more than ``capabilities`` say.
     :raises TypeError: if a parameter has no type, or the function no docstring.
     """
 
     def decorate(body: Callable[..., Any]) -> Tool:
-        return build(body, name or body.__name__.rstrip("_"), frozenset(capabilities), parallel, timeout)
+        made = build(body, name or body.__name__.rstrip("_"), frozenset(capabilities), parallel, timeout)
+        return made if needs is None else replace(made, needs=needs)
 
     return decorate
 

@@ -14,6 +14,7 @@ from hames.compose import Layer, check_state, layers, running
 from hames.compose import state_directory as state_place
 from hames.content.errors import ConfigError
 from hames.kernel import Host
+from hames.policy.plugin import MODE
 from hames.profiles import profile, profile_names
 from hames.store import STATE
 
@@ -43,6 +44,16 @@ def layer_options(command: F) -> F:
     return click.option("--profile", "profile_name", metavar="NAME", default="standard", help="The shipped profile to begin with.")(command)
 
 
+def mode_option(command: F) -> F:
+    return click.option(
+        "--mode",
+        type=click.Choice(("", "read-only", "workspace-write", "full")),
+        default="",
+        metavar="MODE",
+        help="The permission mode instead of the configured one: read-only, workspace-write or full.",
+    )(command)
+
+
 def state_option(command: F) -> F:
     return click.option("--state-dir", metavar="DIR", help="Where sessions are kept (HAMES_STATE; default: the XDG state directory).")(
         command
@@ -54,11 +65,13 @@ def json_option(command: F) -> F:
 
 
 @asynccontextmanager
-async def opened(state: Path, cwd: Path, chosen: Sequence[Layer]) -> AsyncGenerator[Host]:
+async def opened(state: Path, cwd: Path, chosen: Sequence[Layer], *, mode: str = "") -> AsyncGenerator[Host]:
     """A host with a composition for work in a directory.
+
+    :param mode: the permission mode, where somebody has named one.
 
     :raises ConfigError: if state and checkout lie in each other, or the composition has a mistake.
     """
     check_state(state, cwd)
-    async with running(chosen, {STATE: state}) as host:
+    async with running(chosen, {STATE: state, **({MODE: mode} if mode else {})}) as host:
         yield host

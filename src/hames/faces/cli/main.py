@@ -19,6 +19,8 @@ COMMANDS = {
     "run": ("run", "Give an agent one task and wait for its end."),
     "sessions": ("sessions", "List, show and export sessions."),
     "compose": ("compose", "Show, explain and check the composition."),
+    "permissions": ("permissions", "Explain what tools may do; list and revoke grants."),
+    "trust": ("trust", "Show, grant and revoke trust in directories."),
     "models": ("models", "List providers and fetch local weights."),
     "doctor": ("doctor", "Check this installation and its state."),
 }

@@ -20,8 +20,10 @@ from hames.content.errors import KernelError, UsageError
 from hames.content.finish import TextDelta
 from hames.content.messages import clean
 from hames.content.paths import expanded
-from hames.faces.cli.common import chosen_layers, json_option, layer_options, opened, state_directory, state_option
+from hames.faces.cli.common import chosen_layers, json_option, layer_options, mode_option, opened, state_directory, state_option
 from hames.kernel import Host
+from hames.policy import Answer
+from hames.tools import Approval
 
 STATUS = {"completed": 0, "aborted": 130, "error": 1}
 USER_FAILURES = frozenset({"auth", "not-found"})
@@ -83,6 +85,38 @@ class Progress:
         self._line(f"session {session} ({spent}); go on with: hames run --resume {session} PROMPT")
 
 
+ANSWERS: dict[str, Answer] = {"y": "once", "s": "session", "a": "always", "n": "denied"}
+
+
+async def ask_on_terminal(approval: Approval) -> Answer:
+    """Ask the person at the terminal. The end of input refuses."""
+    request = approval.request
+    click.echo(f"? {approval.reason}", err=True)
+    for name, value in request.arguments.items():
+        click.echo(f"    {name}: {shortened(str(value), 400)}", err=True)
+    while True:
+        click.echo("  allow it? [y]es, for this [s]ession, [a]lways here, [n]o: ", err=True, nl=False)
+        line = await read_line()
+        if line is None:
+            return "denied"
+        answer = ANSWERS.get(line.strip().lower()[:1])
+        if answer is not None:
+            return answer
+
+
+async def read_line() -> str | None:
+    """A line of standard input, without a thread that would outlive us; None at its end."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(0, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(0)
+    line = sys.stdin.readline()
+    return line or None
+
+
 def shortened(text: str, limit: int = 100) -> str:
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
@@ -114,8 +148,10 @@ def cancel_on_signals(agent: Agent) -> Callable[[], None]:
     return undo
 
 
-async def run_task(state: Path, chosen: Sequence[Layer], prompt: str, spec: AgentSpec, *, as_json: bool) -> int:
-    async with opened(state, Path(spec.cwd), chosen) as host:
+async def run_task(
+    state: Path, chosen: Sequence[Layer], prompt: str, spec: AgentSpec, *, mode: str, as_json: bool, interactive: bool
+) -> int:
+    async with opened(state, Path(spec.cwd), chosen, mode=mode) as host:
         gc.freeze()
         gc.enable()  # from here on it may run for hours
         agents: Agents | None = host.get(AGENTS)
@@ -125,6 +161,8 @@ async def run_task(state: Path, chosen: Sequence[Layer], prompt: str, spec: Agen
         progress = None if as_json else Progress(live=sys.stdout.isatty())
         if progress is not None:
             progress.attach(host, agent)
+        if interactive:
+            host.ctx.at(agent.scope).on(Approval, ask_on_terminal)
         undo = cancel_on_signals(agent)
         try:
             end = await agent.run(prompt)
@@ -145,8 +183,11 @@ async def run_task(state: Path, chosen: Sequence[Layer], prompt: str, spec: Agen
 @click.option("--cwd", metavar="DIR", default=".", help="The directory to work in (default: this one).")
 @click.option("--max-steps", metavar="N", type=click.IntRange(min=1), help="Stop after so many answers of the model.")
 @click.option("--max-tokens", metavar="N", type=click.IntRange(min=1), help="Stop when so many tokens are spent.")
+@click.option("--max-cost", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="Stop when so many US dollars are spent.")
 @click.option("--max-time", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Stop after so many seconds.")
 @click.option("--max-idle", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Stop when nothing happens for so long.")
+@click.option("--no-questions", is_flag=True, help="Deny what the permissions ask about, on a terminal too.")
+@mode_option
 @click.option("--resume", metavar="SESSION", default="", help="Go on with a session; it keeps its directory and its model.")
 @layer_options
 @json_option
@@ -157,8 +198,11 @@ def command(
     cwd: str,
     max_steps: int | None,
     max_tokens: int | None,
+    max_cost: float | None,
     max_time: float | None,
     max_idle: float | None,
+    no_questions: bool,
+    mode: str,
     resume: str,
     profile_name: str,
     patches: tuple[str, ...],
@@ -175,6 +219,7 @@ def command(
         directory = str(expanded(cwd).absolute())
     except FileNotFoundError:
         raise UsageError("the working directory is gone", remedy="go to another one, or name one with --cwd") from None
-    spec = AgentSpec(directory, model, resume, limits=Limits(max_steps, max_tokens, max_time, max_idle))
+    spec = AgentSpec(directory, model, resume, limits=Limits(max_steps, max_tokens, max_cost, max_time, max_idle))
     chosen = chosen_layers(profile_name, patches)
-    return asyncio.run(run_task(state_directory(state_dir), chosen, prompt, spec, as_json=as_json))
+    interactive = sys.stdin.isatty() and sys.stderr.isatty() and not no_questions and not as_json
+    return asyncio.run(run_task(state_directory(state_dir), chosen, prompt, spec, mode=mode, as_json=as_json, interactive=interactive))

@@ -1,0 +1,107 @@
+"""Rules: patterns over tools and their arguments, and what they say.
+
+A rule that denies beats one that asks, and that one beats one that allows; their order means nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from hames.policy.port import ToolRequest
+from hames.policy.shell import simple_commands
+
+Verdict = Literal["allow", "ask", "deny"]
+
+
+class Rule(BaseModel):
+    """One rule: exactly one of ``allow``, ``ask`` and ``deny`` names tools, as a pattern like ``bash`` or ``mcp__github__*``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    allow: str = ""
+    ask: str = ""
+    deny: str = ""
+    when: dict[str, str] = {}
+    """Patterns that arguments must match, for example ``{command: "npm test*"}``. A pattern of a shell command is matched with each of
+    the simple commands that it consists of; one that allows must match all of them."""
+    network: bool = False
+    """Whether a call that is allowed by this rule may speak to others."""
+    reason: str = ""
+    """What is said to the model where the rule denies or asks."""
+
+    @model_validator(mode="after")
+    def check_verdict(self) -> Rule:
+        if sum(bool(each) for each in (self.allow, self.ask, self.deny)) != 1:
+            raise ValueError("a rule has exactly one of allow, ask and deny")
+        if self.network and not self.allow:
+            raise ValueError("only a rule that allows can open the network")
+        return self
+
+    @property
+    def verdict(self) -> Verdict:
+        return "allow" if self.allow else "ask" if self.ask else "deny"
+
+    @property
+    def tool(self) -> str:
+        return self.allow or self.ask or self.deny
+
+    def __str__(self) -> str:
+        when = ", ".join(f"{name}: {pattern}" for name, pattern in self.when.items())
+        return f"{self.verdict} {self.tool}{f' when {{{when}}}' if when else ''}"
+
+    def matches(self, request: ToolRequest) -> bool:
+        if not fnmatchcase(request.name, self.tool):
+            return False
+        return all(self._fits(request, name, pattern) for name, pattern in self.when.items())
+
+    def _fits(self, request: ToolRequest, name: str, pattern: str) -> bool:
+        if name not in request.arguments:
+            return False
+        value = text(request.arguments[name])
+        if "execute" in request.capabilities and name == "command":
+            return self._fits_command(value, pattern)
+        return fnmatchcase(value, pattern)
+
+    def _fits_command(self, command: str, pattern: str) -> bool:
+        """A rule that allows must fit the whole: ``npm test*`` does not allow ``npm test; rm x``. The others need a part."""
+        parts = simple_commands(command)
+        if self.verdict == "allow":
+            if parts is None or not parts:
+                return command == pattern or pattern == "*"
+            return command == pattern or all(fnmatchcase(part, pattern) for part in parts)
+        if parts is None:  # what is not understood is taken for whatever it contains
+            return fnmatchcase(command, pattern) or fnmatchcase(command, f"*{pattern}*")
+        return any(fnmatchcase(part, pattern) for part in (command, *parts))
+
+
+def text(value: Any) -> str:
+    """An argument as patterns see it: a text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def exact(value: Any) -> str:
+    """A pattern that matches this value alone."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text(value))
+
+
+def lasting(request: ToolRequest) -> dict[str, str]:
+    """The patterns of what an answer for longer than once covers: an address with its whole host, everything else as it is."""
+    patterns = {name: exact(value) for name, value in request.arguments.items() if name != "timeout"}
+    url = request.arguments.get("url")
+    if isinstance(url, str) and (match := re.match(r"(https?://[^/?#]+)", url)):
+        patterns["url"] = f"{exact(match[1])}/*"
+    if request.unconfined:
+        patterns["unconfined"] = "?*"
+    return patterns
+
+
+def fits(when: Mapping[str, str], request: ToolRequest) -> bool:
+    """Whether every argument matches its pattern; one without a pattern does not."""
+    values = ((name, value) for name, value in request.arguments.items() if name != "timeout")
+    return all(name in when and fnmatchcase(text(value), when[name]) for name, value in values)

@@ -1,0 +1,48 @@
+"""The row that confines tools."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from hames.compose import LOADED
+from hames.kernel import Context, plugin
+from hames.sandbox.protect import NAMES, Rules, canonical, secrets
+from hames.sandbox.service import SANDBOX, Sandbox
+from hames.store import STATE
+
+
+class SandboxConfig(BaseModel):
+    """How tools are confined."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    means: Literal["auto", "bubblewrap", "landlock", "seatbelt", "none"] = "auto"
+    """``auto`` takes the best that works on this machine; ``none`` confines no command."""
+    writable: list[str] = []
+    """More directories that ``workspace-write`` may write, for example ``~/.cache``."""
+    hide: list[str] = []
+    """More files and directories that tools must not read."""
+    reveal: list[str] = []
+    """Of those that are hidden as secrets the ones that tools may read."""
+    unprotect: list[str] = []
+    """Of the protected names at the top of a workspace the ones that tools may write, for example ``.git``."""
+
+
+@plugin(config=SandboxConfig, wants=(STATE, LOADED), name="sandbox")
+def sandbox(ctx: Context, config: SandboxConfig) -> None:
+    """Confine what tools read, write and speak to."""
+    state = ctx.find(STATE)
+    root = state.resolve() if state is not None else None
+    loaded = ctx.find(LOADED)
+    hidden = secrets(config.hide, config.reveal)
+    names = tuple(name for name in NAMES if name not in config.unprotect)
+    writable = tuple(canonical(config.writable))
+    readable = () if root is None else (root / "spill",)
+
+    def rules() -> Rules:
+        private = () if root is None else (root,)
+        return Rules((*hidden, *private), writable, tuple(loaded.paths) if loaded is not None else (), names, readable)
+
+    ctx.provide(SANDBOX, Sandbox(config.means, (root or canonical(["~"])[0]) / "sandbox", rules))

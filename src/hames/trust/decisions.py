@@ -1,0 +1,93 @@
+"""Decisions about directories: what somebody has granted, kept in a file each."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from hames.compose import Composition
+from hames.content.clock import Clock
+from hames.content.records import read_record, write_record
+from hames.kernel import Key
+from hames.trust.executes import digest, executes
+
+Standing = Literal["granted", "changed", "refused", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a directory stands.
+
+    :param standing: ``changed`` was granted, and executes something else now; ``refused`` shall not be asked about.
+    :param directory: canonical.
+    :param executes: what it would execute now, a line each.
+    :param before: what was granted.
+    """
+
+    standing: Standing
+    directory: Path
+    executes: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+
+
+class Trust:
+    """Which directories may make Hames execute something.
+
+    :param root: where decisions are kept.
+    :param default: what holds for a directory that nobody has decided about: ``ask`` and ``never`` do not trust it, ``always`` does.
+    """
+
+    def __init__(self, root: Path, default: Literal["ask", "always", "never"] = "ask", clock: Clock | None = None) -> None:
+        self._root = root
+        self.default = default
+        self._clock = clock or Clock()
+
+    def _file(self, directory: Path) -> Path:
+        return self._root / f"{sha256(os.fsencode(directory)).hexdigest()[:32]}.json"
+
+    def status(self, directory: Path, below: Composition | None = None) -> Status:
+        """How a directory stands now.
+
+        :raises ConfigError: if what it would execute cannot be told; it is not trusted then.
+        """
+        directory = directory.resolve()
+        lines = executes(directory, below)
+        if self.default == "always":
+            return Status("granted", directory, tuple(lines), tuple(lines))
+        record = read_record(self._file(directory))
+        if record is None or record.get("path") != str(directory) or self.default == "never":
+            return Status("undecided", directory, tuple(lines))
+        if not record.get("granted"):
+            return Status("refused", directory, tuple(lines))
+        before = tuple(str(line) for line in record.get("executes", ()))
+        standing = "granted" if record.get("digest") == digest(lines) == digest(list(before)) else "changed"
+        return Status(standing, directory, tuple(lines), before)
+
+    def decide(self, status: Status, granted: bool) -> None:
+        """Keep a decision about what was looked at, and nothing that came after.
+
+        :raises StorageError: if it cannot be kept.
+        """
+        lines = list(status.executes) if granted else []
+        record = {"path": str(status.directory), "granted": granted, "digest": digest(lines), "executes": lines, "time": self._clock.now()}
+        write_record(self._file(status.directory), record)
+
+    def revoke(self, directory: Path) -> bool:
+        """Forget what was decided about a directory, there or not; whether there was something."""
+        path = self._file(directory.resolve())
+        found = path.exists()
+        path.unlink(missing_ok=True)
+        return found
+
+    def all(self) -> list[tuple[Path, bool]]:
+        """Every directory that somebody has decided about, and whether it was granted."""
+        if not self._root.is_dir():
+            return []
+        records = (read_record(path) for path in sorted(self._root.glob("*.json")))
+        return sorted((Path(str(record["path"])), bool(record.get("granted"))) for record in records if record and "path" in record)
+
+
+TRUST: Key[Trust] = Key("trust")

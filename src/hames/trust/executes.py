@@ -1,0 +1,187 @@
+"""What a directory would make Hames execute, read as data: nothing is imported, followed out of the directory, or run.
+
+Each thing is a line; equal lines mean that nothing of what executes has changed. They hold the names of plugins, digests of local code,
+commands and their arguments, names of environment variables and headers, addresses, the structure of the composition, and all that is
+said to the rows that guard. Other values, a prompt or a number, are not in them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from hames.compose import Composition
+from hames.compose.local import code_files
+from hames.compose.yamltext import Node, parse
+from hames.content.errors import ConfigError
+from hames.content.jsontext import as_object, dumps, parse_object
+from hames.content.paths import expanded
+
+COMPOSITION = Path(".hames", "compose.yaml")
+MCP = Path(".mcp.json")
+LIMIT = 1024 * 1024  # bytes of a file that is looked at
+FILES = 100  # of a composition with all that it includes and uses
+
+#: Names of settings that execute, or say where to.
+KEYS = frozenset[str](
+    re.findall(
+        r"\w+",
+        "arg args argv base_url cmd command cwd endpoint entry env environment exec executable file headers hook hooks host include "
+        "interpreter module path program proxy run script server shell url use",
+    )
+)
+#: Rows of which every setting counts: they guard.
+GUARDS = ("hames.policy", "hames.sandbox", "hames.trust", "hames.toolkit.bash", "hames.mcp", "hames.store")
+ENV = re.compile(r"\$\{env:([A-Za-z_]\w*)")
+
+
+def read(path: Path, inside: Path) -> bytes | None:
+    """A file of a directory that nobody has trusted yet; None where there is none.
+
+    :param inside: the canonical directory that it may not lead out of.
+    :raises ConfigError: if it leads out, is no regular file, or is too large.
+    """
+    try:
+        if not path.resolve().is_relative_to(inside):
+            raise ConfigError(f"{path} leads out of {inside}", remedy="put a file in its place")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: {os.strerror(error.errno or 0)}", remedy="mend it or remove it") from None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"{path} is no regular file", remedy="put a file in its place")
+        if status.st_size > LIMIT:
+            raise ConfigError(f"{path} has {status.st_size} bytes; at most {LIMIT} are looked at", remedy="make it smaller")
+        return file.read()
+
+
+def executes(directory: Path, below: Composition | None = None) -> list[str]:
+    """What a directory would execute, a line each; empty where that is nothing.
+
+    :param directory: canonical.
+    :param below: the composition that the directory's own would change: tells which rows guard.
+    :raises ConfigError: if something of it cannot be told.
+    """
+    uses = {path: str(row.use.value) for path, row in below.walk() if row.use is not None} if below is not None else {}
+    return [*Reading(directory, uses).composition(directory / COMPOSITION), *mcp_servers(directory)]
+
+
+def digest(lines: list[str]) -> str:
+    return sha256("\n".join(lines).encode()).hexdigest()
+
+
+class Reading:
+    """One look at a composition file and what it includes."""
+
+    def __init__(self, directory: Path, uses: dict[str, str]) -> None:
+        self._directory = directory
+        self._uses = dict(uses)
+        self._seen: set[Path] = set()
+
+    def composition(self, path: Path) -> Iterator[str]:
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        if len(self._seen) > FILES:
+            raise ConfigError(f"{path} is one of more than {FILES} files", remedy="use fewer")
+        inside = self._directory if path.is_relative_to(self._directory) else path.parent
+        data = read(path, inside)
+        if data is None:
+            if path != self._directory / COMPOSITION:
+                yield f"{self._name(path)}: is not there"
+            return
+        name = self._name(path)
+        try:
+            tree = parse(data.decode(), name)
+        except UnicodeDecodeError:
+            raise ConfigError(f"{name}: not UTF-8 text", remedy="mend the file") from None
+        for entry in tree.items if isinstance(tree.value, list) else [tree]:
+            yield from self._entry(entry, name, path.parent, "")
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self._directory)) if path.is_relative_to(self._directory) else str(path)
+
+    def _entry(self, entry: Node, name: str, base: Path, group: str) -> Iterator[str]:
+        members = entry.members
+        id = f"{group}{members['id'].value}" if "id" in members else f"{group}?"
+        use = members["use"].value if "use" in members else self._uses.get(id, "")
+        self._uses[id] = str(use)
+        for key, node in members.items():
+            where = f"{name}: {id} {key}"
+            if key == "config":
+                yield from self._settings(node, where, str(use), False)
+            elif key in ("group", "insert"):
+                yield f"{where}:"
+                for item in node.items:
+                    yield from self._entry(item, name, base, f"{id}/" if "id" in members else group)
+            elif key in ("set", "replace"):
+                yield f"{where}:"
+                inner = {
+                    **({"use": Node(use, entry.origin)} if use else {}),
+                    **node.members,
+                    "id": members.get("id", Node("?", entry.origin)),
+                }
+                yield from self._entry(Node(inner, node.origin), name, base, group)
+            elif key == "include":
+                yield f"{where} {node.value}"
+                yield from self.composition(base / expanded(str(node.value)))
+            elif key != "id":
+                yield f"{where} {dumps(node.plain())}"
+        if isinstance(use, str) and use.startswith(("./", "../", "/")) and "use" in members:
+            yield from self._code(base / use.partition(":")[0], id)
+
+    def _settings(self, node: Node, where: str, use: str, executing: bool) -> Iterator[str]:
+        """The lines of a setting: whole where its name says that it executes, or where its row guards or is not known."""
+        counts = executing or not use or use.startswith(GUARDS)
+        if isinstance(node.value, dict):
+            for key, member in node.members.items():
+                if key in ("env", "environment", "headers") and isinstance(member.value, dict):
+                    yield f"{where}.{key}: {', '.join(sorted(member.members))}"
+                    yield from self._settings(member, f"{where}.{key}", "hames.", False)
+                else:
+                    yield from self._settings(member, f"{where}.{key}", use, counts or key.lower() in KEYS)
+        elif isinstance(node.value, list):
+            for index, item in enumerate(node.items):
+                yield from self._settings(item, f"{where}[{index}]", use, executing)
+        elif counts:
+            yield f"{where} = {dumps(node.plain())}"
+        elif isinstance(node.value, str) and (names := ENV.findall(node.value)):
+            yield f"{where} reads {', '.join(names)}"
+
+    def _code(self, path: Path, id: str) -> Iterator[str]:
+        try:
+            files = code_files(path)
+        except (OSError, SyntaxError, ValueError):
+            files = [path]
+        for file in files:
+            inside = self._directory if file.resolve().is_relative_to(self._directory) else file.resolve().parent
+            data = read(file, inside)
+            yield f"{id} code {self._name(file)} {'is not there' if data is None else sha256(data).hexdigest()[:20]}"
+
+
+def mcp_servers(directory: Path) -> Iterator[str]:
+    """The servers of ``.mcp.json``: what is started or spoken to, with names of variables and headers but no values."""
+    data = read(directory / MCP, directory)
+    if data is None:
+        return
+    try:
+        servers = as_object(parse_object(data).get("mcpServers"))
+    except ValueError as error:
+        raise ConfigError(f"{directory / MCP}: {error}", remedy="mend the file or remove it") from None
+    for name, value in servers.items():
+        server: dict[str, Any] = as_object(value)
+        for key, setting in server.items():
+            if key in ("env", "headers"):
+                yield f"{MCP}: {name} {key}: {', '.join(sorted(as_object(setting)))}"
+                for variable in sorted(set(ENV.findall(dumps(setting)))):
+                    yield f"{MCP}: {name} {key} reads {variable}"
+            elif key in KEYS or key == "type":
+                yield f"{MCP}: {name} {key} = {dumps(setting)}"

@@ -1,0 +1,28 @@
+"""The row that decides which directories are trusted."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from hames.content.clock import Clock
+from hames.kernel import Context, plugin
+from hames.store import STATE
+from hames.trust.decisions import TRUST, Trust
+
+
+class TrustConfig(BaseModel):
+    """Trust in directories."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    default: Literal["ask", "always", "never"] = "ask"
+    """What holds where nobody has decided: ``ask`` asks a person if there is one and does not trust it otherwise, ``always`` trusts every
+    directory, ``never`` trusts none, whatever was decided."""
+
+
+@plugin(config=TrustConfig, needs=(STATE,), wants=(Clock,), name="trust")
+def trust(ctx: Context, config: TrustConfig) -> None:
+    """Decide which directories may make Hames execute something."""
+    ctx.provide(TRUST, Trust(ctx.use(STATE) / "trust", config.default, ctx.find(Clock)))
