@@ -15,6 +15,8 @@ from hames.sandbox.port import Enforcement, Place, View
 RUNTIME = Path("/run")
 TEMPORARY = Path("/tmp")
 NEEDED = ("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf", "/run/current-system", "/run/wrappers")
+#: Where the superuser could change the kernel.
+KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/acpi", "/proc/fs")
 #: As root, files of another owner can only be written with these.
 OWNER_CAPABILITIES = ("CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_CHOWN")
 
@@ -60,6 +62,8 @@ class Bubblewrap:
         else:
             command += ["--unshare-user"]
         command += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", str(RUNTIME)]
+        for name in KERNEL:
+            command += ["--ro-bind-try", name, name]
         for name in NEEDED:
             command += ["--ro-bind-try", name, name]
         command += ["--bind", str(scratch), str(TEMPORARY)] if scratch is not None else ["--tmpfs", str(TEMPORARY)]
