@@ -82,7 +82,9 @@ def strict(text: bytes | str) -> Any:
 
 
 def encode(dialect: Dialect, *messages: Message, reasoning: str = "always", settings: Settings | None = None) -> EncodedRequest:
-    return Encoder(dialect, "m", reasoning=reasoning).encode(SYSTEM, TOOLS, list(enumerate(messages)), settings or Settings())
+    return Encoder(dialect, "m", reasoning=reasoning, pictures=lambda blob: b"PNG").encode(
+        SYSTEM, TOOLS, list(enumerate(messages)), settings or Settings()
+    )
 
 
 def body(dialect: Dialect, *messages: Message, **more: Any) -> dict[str, Any]:

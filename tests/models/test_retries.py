@@ -8,17 +8,18 @@ import pytest
 from aiohttp import web
 
 from hames.agents import Agent, Retrying, TurnEnded
-from hames.agents.loop import FIRST_WAIT, JITTER, LONGEST_WAIT, RETRIES
+from hames.agents.ask import FIRST_WAIT, JITTER, LONGEST_WAIT
+from hames.agents.loop import LoopConfig
 from hames.content.clock import Clock
 from hames.content.finish import RETRYABLE, FailureKind
-from hames.sessions import SESSIONS
-from hames.sessions.log import Event
+from hames.sessions import SESSIONS, Event
 from hames.store import STORE
 from hames.testing.clock import FakeClock
 from hames.testing.stub import StubServer
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
+RETRIES = LoopConfig().retries
 PROVIDERS = ["openai", "anthropic"]
 OpenAgent = Callable[..., AbstractAsyncContextManager[Agent]]
 Serve = Callable[[Any], AbstractAsyncContextManager[str]]

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hames.agents.context import ContextMeter
 from hames.agents.events import TurnEnded
 from hames.agents.inbox import Inbox
 from hames.agents.turn import TurnEnd
 from hames.budget import Limits
 from hames.content.clock import Clock
-from hames.content.errors import HamesError, KernelError
+from hames.content.errors import HamesError, KernelError, StorageError
+from hames.content.jsontext import dumps
 from hames.content.messages import Message, user
+from hames.content.request import ToolSpec
 from hames.kernel import Context, Scope
 from hames.models import Model, Models, Settings
 from hames.models.port import RequestEncoder
 from hames.policy import Mode
 from hames.sessions import Session
+from hames.sessions.history import Target
 
 if TYPE_CHECKING:
     from hames.agents.loop import Loop
@@ -35,29 +39,38 @@ class Agent:
     :ivar last: how the last turn ended.
     :ivar ceiling: the widest permission mode that it may have.
     :ivar root: the state directory.
+    :ivar chosen_model: the reference of the model that was chosen for it.
+    :ivar turn_model: that of another one, for the rest of a turn; empty for none.
+    :ivar compact_next: shorten the past before the next request.
     """
 
     __slots__ = (
         "_closed",
+        "_closing",
         "_driver",
         "_encoder",
         "_idle",
         "_loop",
         "_models",
+        "_overhead",
+        "_undos",
         "cause",
         "ceiling",
+        "chosen_model",
         "clock",
+        "compact_next",
+        "context",
         "ctx",
         "cwd",
         "inbox",
         "last",
         "limits",
         "memory",
-        "model_ref",
         "root",
         "scope",
         "session",
         "settings",
+        "turn_model",
     )
 
     def __init__(
@@ -78,14 +91,17 @@ class Agent:
         self.ctx = ctx
         self.scope = scope
         self.session = session
-        self.model_ref = model
+        self.chosen_model = model
+        self.turn_model = ""
         self.settings = settings
         self.limits = limits
         self.clock = clock
         self.cwd = Path(session.cwd)
         self.ceiling: Mode = ceiling
         self.root = root
-        self.inbox = Inbox()
+        self.inbox = Inbox(session)
+        self.context = ContextMeter()
+        self.compact_next = False
         self.memory: dict[str, Any] = {}
         self.cause = ""
         self.last: TurnEnd | None = None
@@ -94,7 +110,19 @@ class Agent:
         self._encoder: tuple[Model, RequestEncoder] | None = None
         self._driver: asyncio.Task[None] | None = None
         self._idle: list[asyncio.Future[None]] = []
+        self._undos: list[Callable[[], Awaitable[None]]] = []
+        self._overhead: tuple[object, object, int] = (None, None, 0)
+        self._closing = False
         self._closed = False
+
+    @property
+    def model_ref(self) -> str:
+        """The reference of the model that the next request goes to."""
+        return self.turn_model or self.chosen_model
+
+    @model_ref.setter
+    def model_ref(self, ref: str) -> None:
+        self.chosen_model = ref
 
     @property
     def id(self) -> str:
@@ -116,26 +144,41 @@ class Agent:
         """
         if self._encoder is None or self._encoder[0].ref != self.model_ref:
             model = self._models().resolve(self.model_ref, self.scope)
-            self._encoder = (model, model.encoder())
+            self._encoder = (model, model.encoder(self.session.picture))
         return self._encoder
+
+    def overhead(self, system: str, tools: Sequence[ToolSpec]) -> int:
+        """Characters of system prompt and tools, counted anew only when they change."""
+        if self._overhead[0] is not tools or self._overhead[1] != system:
+            size = len(system) + sum(len(tool.name) + len(tool.description) + len(dumps(tool.parameters)) for tool in tools)
+            self._overhead = (tools, system, size)
+        return self._overhead[2]
+
+    def defer(self, undo: Callable[[], Awaitable[None]]) -> None:
+        """Await something when the agent is closed, in reverse order, before its session is given back."""
+        self._undos.append(undo)
 
     # speaking
 
     def send(self, message: Message | str) -> None:
         """Give it a message for a turn of its own, and wake it."""
-        self._check()
-        self.inbox.next_turn.append(user(message) if isinstance(message, str) else message)
+        self._put("turn", message)
         self.wake()
 
     def steer(self, message: Message | str) -> None:
         """Give it a message for its next step, and wake it."""
-        self.inject(message)
+        self._put("step", message)
         self.wake()
+
+    def _put(self, target: Target, message: Message | str) -> None:
+        self._check()
+        at_once = self._driver is None and not len(self.inbox)
+        self.inbox.put(target, user(message) if isinstance(message, str) else message, at_once=at_once)
 
     def inject(self, message: Message | str) -> None:
         """Give it a message for its next step, whenever that is."""
         self._check()
-        self.inbox.next_step.append(user(message) if isinstance(message, str) else message)
+        self.inbox.put("step", user(message) if isinstance(message, str) else message)
 
     async def run(self, message: Message | str) -> TurnEnd:
         """Send a message and wait until the agent has nothing more to do; the outcome of its last turn."""
@@ -160,16 +203,23 @@ class Agent:
             return
         self.cause = cause
         if not keep_inbox:
-            self.inbox.clear()
+            self._safely(self.inbox.clear)
         self._driver.cancel()
 
     async def close(self) -> None:
-        """Cancel it, wait for it, give its session back and close its scope."""
+        """Cancel it, wait for it, give its session back and close its scope. What waits for it stays in the session."""
         if self._closed:
             return
-        self.cancel("disposed")
+        self._closing = True
+        self.cancel("disposed", keep_inbox=True)
         await self.idle()
         self._closed = True
+        self._safely(self.inbox.keep)
+        while self._undos:
+            try:
+                await self._undos.pop()()
+            except Exception as error:
+                self.ctx.host.contain(f"closing agent {self.id}", error)
         try:
             ticket = self.session.release()
             await self.session.barrier()
@@ -179,8 +229,15 @@ class Agent:
         await self.scope.close()
         await asyncio.to_thread(shutil.rmtree, self.scratch, ignore_errors=True)
 
+    def _safely(self, act: Callable[[], object]) -> None:
+        """Do something with the inbox; a log that cannot be written any more is reported, and stops nothing."""
+        try:
+            act()
+        except StorageError as error:
+            self.ctx.host.contain(f"agent {self.id}", error)
+
     def _check(self) -> None:
-        if self._closed:
+        if self._closing:
             raise KernelError(f"agent {self.id} is closed", code="AGENT_CLOSED")
 
     # driving
@@ -196,10 +253,10 @@ class Agent:
         assert task is not None
         outer: asyncio.CancelledError | None = None
         try:
-            while len(self.inbox) and outer is None:
-                claimed = self.inbox.claim_turn()
+            while len(self.inbox) and outer is None and not self._closing:
+                taken = self.inbox.taken
                 try:
-                    self.last = await self._loop().turn(self, claimed)
+                    self.last = await self._loop().turn(self)
                 except asyncio.CancelledError as error:
                     outer = error  # not asked for here: the event loop itself is ending
                     self.last = TurnEnd("aborted", detail="the event loop ended")
@@ -207,6 +264,8 @@ class Agent:
                     self.ctx.host.contain(f"agent {self.id}", error)
                     code, remedy = (error.code, error.remedy) if isinstance(error, HamesError) else ("INTERNAL", "")
                     self.last = TurnEnd("error", detail=f"{code}: {error}", code=code, remedy=remedy)
+                if self.inbox.taken == taken:
+                    self._safely(self.inbox.postpone)
                 while self.cause and task.cancelling():
                     task.uncancel()
                 self.cause = ""

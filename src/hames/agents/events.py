@@ -43,6 +43,26 @@ class Retrying(Notice):
 
 
 @dataclass(frozen=True, slots=True)
+class ModelChanged(Notice):
+    """A model failed for good, and the turn goes on with another one."""
+
+    agent: str
+    before: str
+    now: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted(Notice):
+    """A summary has taken the place of the past; both in tokens, roughly."""
+
+    agent: str
+    reason: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class ToolStarted(Notice):
     """A call that may run is about to; its intent is on disk."""
 

@@ -1,35 +1,93 @@
-"""What waits for an agent: messages for its next turn, and messages for its next step."""
+"""What waits for an agent: messages for its next turn, and messages for its next step. They are durable, and survive the process."""
 
 from __future__ import annotations
 
 from hames.content.messages import Message
+from hames.sessions import Session
+from hames.sessions.history import Target, Waiting
+
+UNLOGGED = -1
 
 
 class Inbox:
-    """Two ordered lists. A turn takes all for the next step and one for the next turn; between steps only the former are taken."""
+    """Two ordered lists. A turn takes all for the next step and one for the next turn; between steps only the former are taken.
 
-    __slots__ = ("next_step", "next_turn")
+    :ivar taken: how many have been taken so far.
 
-    def __init__(self) -> None:
-        self.next_turn: list[Message] = []
-        self.next_step: list[Message] = []
+    A message is taken by logging it in the conversation under the number that it was queued with; taking it back is logged too.
+    """
+
+    __slots__ = ("_session", "next_step", "next_turn", "taken")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.taken = 0
+        self.next_turn: list[Waiting] = [item for item in session.pending if item.target == "turn"]
+        self.next_step: list[Waiting] = [item for item in session.pending if item.target == "step"]
 
     def __len__(self) -> int:
         return len(self.next_turn) + len(self.next_step)
 
-    def claim_turn(self) -> list[Message]:
-        """Everything for the next step, then the oldest for the next turn."""
-        claimed = self.claim_step()
-        if self.next_turn:
-            claimed.append(self.next_turn.pop(0))
-        return claimed
+    def put(self, target: Target, message: Message, *, at_once: bool = False) -> None:
+        """Let a message wait.
 
-    def claim_step(self) -> list[Message]:
-        claimed, self.next_step = self.next_step, []
-        return claimed
+        :param at_once: it is about to be taken: it is logged then, and not before.
+        :raises StorageError: if it cannot be logged; it does not wait then.
+        """
+        item = Waiting(UNLOGGED, target, message) if at_once else self._logged(target, message)
+        (self.next_turn if target == "turn" else self.next_step).append(item)
+
+    def _logged(self, target: Target, message: Message) -> Waiting:
+        return Waiting(self._session.next_seq, target, self._session.queue(target, message))
+
+    def _take(self, items: list[Waiting]) -> None:
+        item = items[0]
+        if item.seq == UNLOGGED:
+            self._session.add(item.message)
+        else:
+            self._session.add(item.message, queued=item.seq)
+        del items[0]
+        self.taken += 1
+
+    def keep(self) -> None:
+        """Log what is not yet: it is not taken at once after all.
+
+        :raises StorageError: if it cannot be logged.
+        """
+        for items in (self.next_step, self.next_turn):
+            items[:] = [self._logged(item.target, item.message) if item.seq == UNLOGGED else item for item in items]
+
+    def take_turn(self) -> None:
+        """Log everything for the next step, then the oldest for the next turn."""
+        self.take_step()
+        if self.next_turn:
+            self._take(self.next_turn)
+
+    def take_step(self) -> bool:
+        """Log everything for the next step; whether there was something."""
+        found = bool(self.next_step)
+        while self.next_step:
+            self._take(self.next_step)
+        return found
+
+    def postpone(self) -> None:
+        """Leave what the next turn would take to whoever opens the session again: it could not be taken now.
+
+        :raises StorageError: if it cannot be logged; it is gone then.
+        """
+        try:
+            self.keep()
+        finally:
+            self.next_step.clear()
+            del self.next_turn[:1]
 
     def clear(self) -> list[Message]:
-        """Take everything back."""
+        """Take everything back.
+
+        :raises StorageError: if that cannot be logged; nothing waits any more all the same.
+        """
         dropped = [*self.next_step, *self.next_turn]
         self.next_step, self.next_turn = [], []
-        return dropped
+        if logged := [item.seq for item in dropped if item.seq != UNLOGGED]:
+            self._session.append("dropped", {"items": logged})
+        return [item.message for item in dropped]

@@ -49,6 +49,10 @@ class Meter:
         :param cost: the price of the model's tokens, asked only where cost is limited.
         """
         self.steps += 1
+        self.count(usage, cost)
+
+    def count(self, usage: Usage | None, cost: Callable[[Usage], float | None]) -> None:
+        """Count tokens that were no answer to the conversation."""
         if usage is None:
             return
         self.usage = self.usage + usage

@@ -6,15 +6,16 @@ Behaviour follows the API reference "Messages", "Streaming messages", "Extended 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
 from hames.content.finish import Chunk, Failure, FailureKind, Finish, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, Usage
 from hames.content.jsontext import as_count, as_object, as_text, dumps, parse_object
-from hames.content.messages import Block, Message, Reasoning, Text, ToolCall, ToolResult, clean
+from hames.content.messages import Block, Image, Message, Reasoning, Text, ToolCall, ToolResult, clean
 from hames.content.request import Fragment, ToolSpec
-from hames.models.port import Settings
+from hames.models.port import Pictures, Settings
 
 ORIGIN = "anthropic"
 DEFAULT_MAX_TOKENS = 8192
@@ -70,12 +71,12 @@ class AnthropicMessages:
     def joins(self, previous: Message, message: Message) -> bool:
         return previous.role == message.role
 
-    def group(self, messages: Sequence[Message], *, reasoning: bool) -> Fragment | None:
+    def group(self, messages: Sequence[Message], *, reasoning: bool, pictures: Pictures) -> Fragment | None:
         parts: list[str] = []
         markable = False
         for message in messages:
             for block in message.blocks:
-                part = self._block(block, reasoning)
+                part = self._block(block, reasoning, pictures)
                 if part:
                     parts.append(part)
                     markable = not isinstance(block, Reasoning)
@@ -84,7 +85,7 @@ class AnthropicMessages:
         data = f'{{"role":{dumps(messages[0].role)},"content":[{",".join(parts)}]}}'.encode()
         return Fragment(data, len(data) - 3 if markable else -1)
 
-    def _block(self, block: Block, reasoning: bool) -> str:
+    def _block(self, block: Block, reasoning: bool, pictures: Pictures) -> str:
         match block:
             case Text(text):
                 return dumps({"type": "text", "text": text}) if text.strip() else ""
@@ -98,16 +99,30 @@ class AnthropicMessages:
             case ToolCall(id, name, arguments):
                 return f'{{"type":"tool_use","id":{dumps(legal_id(id))},"name":{dumps(name)},"input":{raw_object(arguments)}}}'
             case ToolResult(call_id, content, is_error):
-                text = "".join(part.text for part in content if isinstance(part, Text))
-                body: dict[str, Any] = {"type": "tool_result", "tool_use_id": legal_id(call_id), "content": text}
+                body: dict[str, Any] = {"type": "tool_result", "tool_use_id": legal_id(call_id), "content": shown(content, pictures)}
                 if is_error:
                     body["is_error"] = True
                 return dumps(body)
+            case Image():
+                return dumps(picture(block, pictures))
             case _:
                 return ""
 
     def parser(self) -> AnthropicParser:
         return AnthropicParser()
+
+
+def shown(content: Sequence[Text | Image], pictures: Pictures) -> Any:
+    """The content of a result: its text, or blocks where it has pictures."""
+    if not any(isinstance(part, Image) for part in content):
+        return "".join(part.text for part in content if isinstance(part, Text))
+    parts = ({"type": "text", "text": part.text} if isinstance(part, Text) else picture(part, pictures) for part in content)
+    return [part for part in parts if part.get("text") != ""]
+
+
+def picture(image: Image, pictures: Pictures) -> dict[str, Any]:
+    data = b64encode(pictures(image.blob)).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": data}}
 
 
 def legal_id(id: str) -> str:

@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
+from hames.content.errors import NotFoundError
 from hames.content.messages import Reasoning, ToolResult
 from hames.content.request import EncodedRequest, Fragment, ToolSpec, splice
-from hames.models.port import Dialect, Logged, Settings
+from hames.models.port import Dialect, Logged, Pictures, Settings
 
 SEPARATOR = b","
+
+
+def none(blob: str) -> bytes:
+    raise NotFoundError(f"there is no picture {blob}", code="BLOB_UNKNOWN")
 
 
 class Encoder:
     """The encoder of one conversation.
 
     :param reasoning: which earlier reasoning is sent again: ``never``, ``turn`` (since the last message of a user) or ``always``.
+    :param pictures: gives the bytes of pictures.
     :ivar encoded: how many groups have been encoded so far, for tests of what a request costs.
     """
 
@@ -33,6 +39,7 @@ class Encoder:
         "_last",
         "_model",
         "_open",
+        "_pictures",
         "_reasoned",
         "_reasoning",
         "_seen",
@@ -41,7 +48,8 @@ class Encoder:
         "encoded",
     )
 
-    def __init__(self, dialect: Dialect, model: str, *, reasoning: str = "always") -> None:
+    def __init__(self, dialect: Dialect, model: str, *, reasoning: str = "always", pictures: Pictures = none) -> None:
+        self._pictures = pictures
         self._dialect = dialect
         self._model = model
         self._reasoning = reasoning
@@ -166,4 +174,4 @@ class Encoder:
         if reasoning and any(isinstance(block, Reasoning) for message in group for block in message.blocks):
             self._reasoned = True
         self.encoded += 1
-        return self._dialect.group(group, reasoning=reasoning)
+        return self._dialect.group(group, reasoning=reasoning, pictures=self._pictures)

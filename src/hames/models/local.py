@@ -27,6 +27,7 @@ from hames.kernel import Context, plugin
 from hames.models.encoder import Encoder
 from hames.models.openai import OpenAIChat
 from hames.models.plugin import MODELS, client_session
+from hames.models.port import Pictures
 from hames.models.weights import WEIGHTS, weights_file
 from hames.models.wire import WireModel
 from hames.store import STATE
@@ -55,6 +56,10 @@ class LocalServer:
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
         self._url = ""
+
+    @property
+    def window(self) -> int:
+        return self._config.context
 
     async def url(self) -> tuple[str, str]:
         """Where it listens, and its key.
@@ -120,8 +125,12 @@ class LocalModel:
         self._clock = clock
         self.dialect = OpenAIChat(max_tokens_field="max_tokens")
 
-    def encoder(self) -> Encoder:
-        return Encoder(self.dialect, self._name, reasoning="never")
+    @property
+    def window(self) -> int:
+        return self._server.window
+
+    def encoder(self, pictures: Pictures) -> Encoder:
+        return Encoder(self.dialect, self._name, reasoning="never", pictures=pictures)
 
     def stream(self, request: EncodedRequest) -> LocalStream:
         return LocalStream(self, request)

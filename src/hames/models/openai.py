@@ -6,14 +6,15 @@ thinking-mode guide of api-docs.deepseek.com.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
 from hames.content.finish import Chunk, Failure, FailureKind, Finish, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, Usage
 from hames.content.jsontext import as_count, as_object, as_text, dumps, parse_object
-from hames.content.messages import Block, Message, Reasoning, Text, ToolCall, ToolResult, clean
+from hames.content.messages import Block, Image, Message, Reasoning, Text, ToolCall, ToolResult, clean
 from hames.content.request import Fragment, ToolSpec
-from hames.models.port import Settings
+from hames.models.port import Pictures, Settings
 
 WORDS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -75,14 +76,17 @@ class OpenAIChat:
     def joins(self, previous: Message, message: Message) -> bool:
         return False
 
-    def group(self, messages: Sequence[Message], *, reasoning: bool) -> Fragment | None:
+    def group(self, messages: Sequence[Message], *, reasoning: bool, pictures: Pictures) -> Fragment | None:
         (message,) = messages
         results = [block for block in message.blocks if isinstance(block, ToolResult)]
+        seen = [block for block in message.blocks if isinstance(block, Image)]
         if results:
             parts = [dumps({"role": "tool", "tool_call_id": result.call_id, "content": result.text}) for result in results]
-            parts += [dumps({"role": "user", "content": message.text})] if message.text else []
+            # A tool message holds text alone: what a result shows follows as a message of the user.
+            seen += [part for result in results for part in result.content if isinstance(part, Image)]
+            parts += [dumps({"role": "user", "content": content(message.text, seen, pictures)})] if message.text or seen else []
         elif message.role == "user":
-            parts = [dumps({"role": "user", "content": message.text})]
+            parts = [dumps({"role": "user", "content": content(message.text, seen, pictures)})]
         else:
             parts = self._assistant(message, reasoning)
         return Fragment(",".join(parts).encode()) if parts else None
@@ -103,6 +107,17 @@ class OpenAIChat:
 
     def parser(self) -> OpenAIParser:
         return OpenAIParser()
+
+
+def content(text: str, seen: Sequence[Image], pictures: Pictures) -> Any:
+    """The content of a user's message: its text, or parts where it has pictures."""
+    if not seen:
+        return text
+    parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+    for image in seen:
+        data = b64encode(pictures(image.blob)).decode()
+        parts.append({"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{data}"}})
+    return parts
 
 
 class OpenAIParser:

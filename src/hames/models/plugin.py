@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -18,7 +19,7 @@ from hames.content.errors import ModelReferenceError
 from hames.kernel import Context, Key, Registry, Scope, plugin
 from hames.models.anthropic import AnthropicMessages
 from hames.models.openai import OpenAIChat
-from hames.models.port import Dialect, Model, Provider
+from hames.models.port import WINDOW, Dialect, Model, Provider
 from hames.models.wire import WireModel
 
 
@@ -72,6 +73,8 @@ class ProviderConfig(BaseModel):
     """The name of the limit of an answer (chat completions)."""
     idle_seconds: float = Field(default=300.0, gt=0)
     """Seconds without a byte after which a request has failed."""
+    windows: dict[str, int] = {}
+    """Tokens of a model's window by a pattern of its name, as in ``gpt-5*``; the first that matches counts, others have 128,000."""
     prices: dict[str, Rates] = {}
     """Prices by name of model, where the price list does not know them or you pay others."""
 
@@ -83,12 +86,14 @@ PROVIDERS = {
         base_url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",
         reasoning="never",
+        windows={"gpt-4.1*": 1_000_000, "gpt-5*": 400_000, "o[134]*": 200_000},
     ),
     "anthropic": ProviderConfig(
         dialect="anthropic-messages",
         base_url="https://api.anthropic.com",
         base_url_env="ANTHROPIC_BASE_URL",
         key_env="ANTHROPIC_API_KEY",
+        windows={"claude-*": 200_000},
     ),
     "deepseek": ProviderConfig(
         dialect="openai-chat",
@@ -159,6 +164,7 @@ class HttpProvider:
             idle=config.idle_seconds,
             reasoning=config.reasoning,
             proxy=None if proxy_bypass(url.hostname or "") else getproxies().get(url.scheme),
+            window=next((size for pattern, size in config.windows.items() if fnmatchcase(name, pattern)), WINDOW),
             cost=config.prices[name].cost if name in config.prices else lambda usage: looked_up(self._name, name, usage),
         )
 

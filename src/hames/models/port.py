@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hames.content.finish import Chunk, Usage
 from hames.content.messages import Block, Message
 from hames.content.request import EncodedRequest, Fragment, ToolSpec
+
+WINDOW = 128_000
+"""Tokens of the window of a model that nobody has said another one of."""
+
+Pictures = Callable[[str], bytes]
+"""Gives the bytes of a picture by the digest that names it."""
 
 Logged = tuple[int, Message]
 """A message with the number of its event."""
@@ -54,7 +60,12 @@ class Model(Protocol):
     @property
     def ref(self) -> str: ...
 
-    def encoder(self) -> RequestEncoder:
+    @property
+    def window(self) -> int:
+        """Tokens that a request and its answer have room for."""
+        ...
+
+    def encoder(self, pictures: Pictures) -> RequestEncoder:
         """A new encoder, for one conversation."""
         ...
 
@@ -126,7 +137,7 @@ class Dialect(Protocol):
         """Whether a message goes into the same wire group as the one before it."""
         ...
 
-    def group(self, messages: Sequence[Message], *, reasoning: bool) -> Fragment | None:
+    def group(self, messages: Sequence[Message], *, reasoning: bool, pictures: Pictures) -> Fragment | None:
         """The bytes of one wire group; None where nothing of it is sent."""
         ...
 

@@ -17,8 +17,8 @@ from hames.content.finish import Chunk, Failure, FailureKind, Finish, Usage
 from hames.content.jsontext import as_object, parse_object
 from hames.content.messages import Block
 from hames.content.request import EncodedRequest
-from hames.models.encoder import Encoder
-from hames.models.port import Dialect
+from hames.models.encoder import Encoder, none
+from hames.models.port import WINDOW, Dialect, Pictures
 from hames.models.sse import EventSplitter
 
 PIECES_FROM = 1024 * 1024  # bytes of a body
@@ -44,6 +44,7 @@ class WireModel:
     :param reasoning: which earlier reasoning is sent again, see :class:`Encoder`.
     :param proxy: the URL of a proxy, or None.
     :param cost: the price of tokens.
+    :param window: tokens that a request and its answer have room for.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class WireModel:
         reasoning: str = "always",
         proxy: str | None = None,
         cost: Callable[[Usage], float | None] = lambda usage: None,
+        window: int = WINDOW,
     ) -> None:
         self.ref = ref
         self.url = url
@@ -68,6 +70,7 @@ class WireModel:
         self.session = session
         self.clock = clock
         self._cost = cost
+        self.window = window
         self._name = name
         self._dialect = dialect
         self._key = key
@@ -77,8 +80,8 @@ class WireModel:
     def cost(self, usage: Usage) -> float | None:
         return self._cost(usage)
 
-    def encoder(self) -> Encoder:
-        return Encoder(self._dialect, self._name, reasoning=self._reasoning)
+    def encoder(self, pictures: Pictures = none) -> Encoder:
+        return Encoder(self._dialect, self._name, reasoning=self._reasoning, pictures=pictures)
 
     def stream(self, request: EncodedRequest) -> WireStream:
         return WireStream(self, self._dialect, request)

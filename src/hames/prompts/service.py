@@ -8,8 +8,9 @@ contains is not looked at again. Listeners of :class:`Assemble` have the last wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from pydantic import BaseModel, ConfigDict
 
@@ -35,6 +36,17 @@ class Facts:
 
 
 Value = Callable[[Facts], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that agents are told in a message when it changes, and again after a compaction.
+
+    :param quiet: told after a compaction only: the conversation itself has told it before.
+    """
+
+    value: Value
+    quiet: bool = False
 
 
 @dataclass(slots=True)
@@ -68,6 +80,7 @@ class Prompts:
     def __init__(self) -> None:
         self.sections: Registry[Value] = Registry("prompt section")
         self.variables: Registry[Value] = Registry("prompt variable")
+        self.facts: Registry[Fact] = Registry("fact")
 
     def section(self, ctx: Context, name: str, text: str | Value, *, order: int) -> None:
         """Add a section for the lifetime of ``ctx``.
@@ -85,6 +98,33 @@ class Prompts:
         if not NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is no name of a prompt variable", remedy="use lower-case letters, digits and _")
         self.variables.add(ctx, name, value)
+
+    def fact(self, ctx: Context, name: str, value: Value, *, order: int = 0, quiet: bool = False) -> None:
+        """Tell agents something in messages of the harness, for the lifetime of ``ctx``: at the first step, whenever it has changed, and
+        again after a compaction. The system prompt, and with it the cached prefix, stays as it is.
+
+        :param value: gives the text; None or an empty one says nothing. Asked before each request, so it must be fast.
+        :param quiet: tell it after a compaction only.
+        """
+        self.facts.add(ctx, name, Fact(value, quiet), order=order)
+
+    def news(self, facts: Facts, told: Mapping[str, str], *, compacted: bool) -> tuple[list[str], dict[str, str]]:
+        """What is to be told now, and the digests of all facts in it.
+
+        :param told: the digests of what stands in the conversation.
+        :param compacted: whether the conversation begins with a summary.
+        """
+        texts: list[str] = []
+        digests: dict[str, str] = {}
+        for name, fact in self.facts.view(facts.scope).items():
+            text = fact.value(facts) or ""
+            digest = sha256(text.encode("utf-8", "replace")).hexdigest()[:16] if text else ""
+            if digest == told.get(name, ""):
+                continue
+            digests[name] = digest
+            if text and (compacted or not fact.quiet):
+                texts.append(text)
+        return texts, digests
 
     async def assemble(self, ctx: Context, facts: Facts) -> str:
         """The system prompt for a request; empty where nothing has anything to say.

@@ -5,7 +5,13 @@ Events and what their data holds:
 ========== ====================================================================================================
 ``start``  ``format``: the version of this table
 ``turn``   a turn begins
-``message`` ``role source blocks``; an answer of a model also ``model finish usage failure dropped``
+``queued`` ``target role source blocks``: a message that waits for a ``turn`` or a ``step``
+``dropped`` ``items``: waiting messages that were taken back, by the numbers of their events
+``message`` ``role source blocks``; an answer of a model also ``model finish usage failure dropped``, one that waited ``queued``,
+           facts that the harness states ``contexts``: a digest of each
+``pruned`` ``items head tail``: of these messages long results are shown by their ends from here on
+``compacted`` ``until role source blocks reason``: this message stands for all before the event ``until``
+``asked``  ``id name reason``: a person was asked whether a call may run; ``decided`` has the ``answer``
 ``call``   ``id name``: the body of a tool is about to run
 ``retry``  ``failure wait``: a request failed and is made again
 ``failed`` ``model finish usage failure``: a request ended without an answer
@@ -18,7 +24,8 @@ Other types belong to plugins; they are carried and never touched.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import apsw
@@ -26,8 +33,10 @@ import apsw
 from hames.content.clock import Clock
 from hames.content.errors import DamagedError, FencedError, StorageError
 from hames.content.jsontext import dumps, parse_object
-from hames.content.messages import Message, Text, ToolCall, ToolResult, clean, decode_message, encode_message
+from hames.content.messages import Image, Message, Text, ToolCall, ToolResult, clean, decode_message, encode_message
 from hames.content.request import EncodedRequest
+from hames.sessions.event import Event
+from hames.sessions.history import Target, Waiting, compacted, pruned, shown, waiting
 from hames.sessions.requests import RequestLog
 from hames.store import Store, Ticket, checksum
 
@@ -53,22 +62,6 @@ def session_number(name: str) -> int | None:
             return None
         number = number << 5 | place
     return number if len(name) == 13 and number < 1 << 63 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One record of a session.
-
-    :param seq: its place, from 0 without gaps.
-    :param time: seconds since the epoch.
-    :param damaged: its bytes do not match their checksum; ``data`` is empty then.
-    """
-
-    seq: int
-    time: float
-    type: str
-    data: dict[str, Any]
-    damaged: bool = False
 
 
 def stored_path(path: str) -> str | bytes:
@@ -123,12 +116,15 @@ class Session:
 
     :ivar messages: what the model is shown, as (seq of the event, message), oldest first.
     :ivar call_ids: the ids of all calls in it.
+    :ivar pending: messages that waited when it was loaded.
+    :ivar is_compacted: whether the conversation begins with a summary.
+    :ivar told: of each fact that the harness has stated and that stands in ``messages`` the digest.
     :ivar last_model: the reference of the model that answered last, of a session that was loaded.
     """
 
     __slots__ = (
-        *("_clock", "_failed", "_seq", "_store", "_unconfirmed"),
-        *("call_ids", "cwd", "epoch", "id", "last_model", "messages", "requests", "sid"),
+        *("_clock", "_failed", "_rewritten", "_seq", "_store", "_unconfirmed"),
+        *("call_ids", "cwd", "epoch", "id", "is_compacted", "last_model", "messages", "pending", "requests", "sid", "told"),
     )
 
     def __init__(self, store: Store, sid: int, cwd: str, epoch: int, clock: Clock, created: Ticket | None = None) -> None:
@@ -144,6 +140,10 @@ class Session:
         self.messages: list[tuple[int, Message]] = []
         self.call_ids: set[str] = set()
         self.last_model = ""
+        self.pending: list[Waiting] = []
+        self.told: dict[str, str] = {}
+        self.is_compacted = False
+        self._rewritten = ""
         self.requests = RequestLog(store, sid, epoch)
 
     def __repr__(self) -> str:
@@ -174,13 +174,57 @@ class Session:
         raw, changed = encoded({**encode_message(message), **more})
         seq = self._seq
         self._append("message", raw)
+        self.told.update(more.get("contexts", {}))
         kept = decode_message(parse_object(raw)) if changed else message
         self.messages.append((seq, kept))
         self.call_ids.update(call.id for call in kept.calls)
 
+    def queue(self, target: Target, message: Message) -> Message:
+        """Log a message that waits, and return it as the log holds it."""
+        raw, changed = encoded({"target": target, **encode_message(message)})
+        self._append("queued", raw)
+        return decode_message(parse_object(raw)) if changed else message
+
+    def prune(self, seqs: Sequence[int], head: int, tail: int) -> None:
+        """From now on show only head and tail of long results in these messages; the log keeps them whole.
+
+        :param head: characters.
+        :param tail: characters.
+        """
+        self.append("pruned", {"items": list(seqs), "head": head, "tail": tail})
+        chosen = frozenset(seqs)
+        self.messages = [(seq, pruned(message, head, tail) if seq in chosen else message) for seq, message in self.messages]
+        self._rewritten = "pruned"
+
+    def compact(self, until: int, summary: Message, **more: Any) -> None:
+        """From now on let a message stand for all before event ``until``; the log keeps them."""
+        seq = self._seq
+        raw, changed = encoded({"until": until, **encode_message(summary), **more})
+        self._append("compacted", raw)
+        kept = decode_message(parse_object(raw)) if changed else summary
+        self.messages = compacted(self.messages, until, seq, kept)
+        self.told = {}
+        self.is_compacted = True
+        self._rewritten = "compacted"
+
+    def picture(self, blob: str) -> bytes:
+        """The bytes of a picture.
+
+        :raises NotFoundError: if they are not there.
+        :raises DamagedError: if they are not what they were.
+        """
+        return self._store.blobs.get(blob)
+
+    def keep_picture(self, media_type: str, data: bytes) -> Image:
+        """Keep the bytes of a picture, durably, so that messages may show it."""
+        return Image(media_type, self._store.blobs.put(data))
+
     def record(self, request: EncodedRequest) -> None:
         """Append a request that is about to be sent."""
         self._check()
+        if request.reason == "history" and self._rewritten:
+            request = replace(request, reason=self._rewritten)
+        self._rewritten = ""
         self._unconfirmed.append(self.requests.record(request, self._seq))
 
     async def barrier(self) -> None:
@@ -217,10 +261,14 @@ class Session:
                 remedy=f"read it with 'hames sessions show {self.id}', or repair it with 'hames doctor --salvage'",
             )
         self._seq = len(events)
-        self.messages = [(event.seq, decode_message(event.data)) for event in events if event.type == "message"]
+        self.messages, self.told = shown(events)
+        self.pending = waiting(events)
+        self.is_compacted = any(event.type == "compacted" for event in events)
         if any(event.type == "lost" for event in events):
             self.messages = answered_only(self.messages)
-        self.call_ids = {call.id for _, message in self.messages for call in message.calls}
+        self.call_ids = {
+            block["id"] for event in events if event.type == "message" for block in event.data["blocks"] if block.get("type") == "tool-call"
+        }
         answers = (event.data.get("model") for event in reversed(events) if event.type in ("message", "failed"))
         self.last_model = next((model for model in answers if isinstance(model, str)), "")
         self.requests.load()

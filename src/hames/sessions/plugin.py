@@ -10,9 +10,9 @@ from hames.content.errors import BusyError, FencedError, NotFoundError
 from hames.content.messages import decode_message
 from hames.content.request import EncodedRequest
 from hames.kernel import Context, Key, plugin
+from hames.sessions.event import Event
 from hames.sessions.log import (
     FORMAT,
-    Event,
     Session,
     claim,
     loaded_path,

@@ -29,6 +29,7 @@ from hames.content.request import EncodedRequest
 from hames.kernel import Context, plugin
 from hames.models import MODELS, Encoder
 from hames.models.openai import OpenAIChat
+from hames.models.port import WINDOW, Pictures
 
 
 class ScriptedCall(BaseModel):
@@ -60,10 +61,11 @@ class ScriptedModel:
 
     def __init__(self, ref: str, answers: list[ScriptedAnswer]) -> None:
         self.ref = ref
+        self.window = WINDOW
         self._answers = answers
 
-    def encoder(self) -> Encoder:
-        return Encoder(OpenAIChat(), self.ref)
+    def encoder(self, pictures: Pictures) -> Encoder:
+        return Encoder(OpenAIChat(), self.ref, pictures=pictures)
 
     def cost(self, usage: Usage) -> float | None:
         return 0.0

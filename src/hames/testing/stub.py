@@ -10,6 +10,12 @@ What it does stands in the name of the model, as ``key=value`` pairs with ``;`` 
     Misbehave as :data:`FAULTS` lists, for the first T requests of this model name, or for all of them where T is not given.
 ``text=WORDS``
     What the last answer says.
+``window=TOKENS``
+    Four bytes are a token: the usage says how many came, and more than the window is refused as too long.
+``count=requests``
+    The place is the number of answers that this model name has given: for conversations that are shortened on their way.
+
+Whoever asks for notes instead of a conversation (see :mod:`hames.agents.compaction`) gets notes.
 
 Run it alone with ``python -m hames.testing.stub``; it prints its URL.
 """
@@ -46,6 +52,9 @@ FAULTS = {
 }
 
 
+NOTES = "Write down, as notes to yourself"  # a part of what asks for notes
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """A request as it came on the socket."""
@@ -65,6 +74,7 @@ class StubServer:
         self.received: deque[Received] = deque(maxlen=keep)
         self.url = ""
         self._seen: Counter[str] = Counter()
+        self._answered: Counter[str] = Counter()
         self._runner: web.AppRunner | None = None
         self._stopping = asyncio.Event()
 
@@ -107,6 +117,7 @@ class StubServer:
     async def _openai(self, request: web.Request) -> web.StreamResponse:
         body, options, fault = await self._take(request)
         done = sum(message["role"] == "tool" for message in body["messages"])
+        options, done, fault = self._placed(body, options, done, fault)
         return await self._answer(request, openai_events(options, done, fault), fault)
 
     async def _anthropic(self, request: web.Request) -> web.StreamResponse:
@@ -114,7 +125,22 @@ class StubServer:
         done = sum(
             block["type"] == "tool_result" for message in body["messages"] if message["role"] == "user" for block in message["content"]
         )
+        options, done, fault = self._placed(body, options, done, fault)
         return await self._answer(request, anthropic_events(options, done, fault), fault)
+
+    def _placed(self, body: dict[str, Any], options: dict[str, str], done: int, fault: str) -> tuple[dict[str, str], int, str]:
+        """What the answer is to be: of a size, at a place, or notes."""
+        size = len(dumps(body["messages"])) // 4
+        if "window" in options:
+            options = {**options, "size": str(size)}
+            fault = "overflow" if size > int(options["window"]) else fault
+        if NOTES in str(body["messages"][-1]):
+            return {**options, "steps": "0", "text": "Notes: " + "this was done. " * 20}, done, fault
+        if options.get("count") == "requests":
+            name = str(body["model"])
+            done = self._answered[name]
+            self._answered[name] += int(options.get("calls", "1")) if fault != "overflow" else 0
+        return options, done, fault
 
     async def _answer(self, request: web.Request, events: list[bytes], fault: str) -> web.StreamResponse:
         refused = refusal(request, fault)
@@ -214,9 +240,9 @@ def openai_events(options: dict[str, str], done: int, fault: str) -> list[bytes]
     if fault in ("malformed", "odd-shape", "error-object", "no-finish"):
         return events
     events.append(chunk({}, "banana" if fault == "unknown-finish" else finish))
-    events.append(
-        event({"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 64}}})
-    )
+    size = int(options.get("size", "100"))
+    usage = {"prompt_tokens": size, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": min(size, 64)}}
+    events.append(event({"choices": [], "usage": usage}))
     events.append(event("[DONE]"))
     return events
 
@@ -248,7 +274,8 @@ def anthropic_events(options: dict[str, str], done: int, fault: str) -> list[byt
 
     count = planned(options, done)
     arguments = options.get("args", "{}")
-    usage = {"input_tokens": 36, "output_tokens": 1, "cache_read_input_tokens": 64, "cache_creation_input_tokens": 0}
+    fresh = max(0, int(options.get("size", "100")) - 64)
+    usage = {"input_tokens": fresh, "output_tokens": 1, "cache_read_input_tokens": 64, "cache_creation_input_tokens": 0}
     events = [typed("message_start", message={"id": "msg_0", "role": "assistant", "content": [], "usage": usage}), typed("ping")]
     finish = "end_turn"
     if fault == "reasoning":

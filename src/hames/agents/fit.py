@@ -1,0 +1,93 @@
+"""Fits a conversation into its model's window: before a request that would be too long, after one that was, and when asked to."""
+
+from __future__ import annotations
+
+from hames.agents.agent import Agent
+from hames.agents.ask import Asking
+from hames.agents.compaction import INSTRUCTION, Fitting, Rewrite, cut, prunable, summary
+from hames.agents.context import estimate
+from hames.agents.events import Compacted
+from hames.agents.watch import Watch
+from hames.budget import Meter
+from hames.content.messages import Message, Text, user
+from hames.kernel import Context
+
+
+class Fit:
+    """Prunes and compacts."""
+
+    def __init__(self, ctx: Context, asking: Asking, fitting: Fitting) -> None:
+        self._ctx = ctx
+        self._asking = asking
+        self._fitting = fitting
+
+    async def before(self, agent: Agent, meter: Meter, watch: Watch) -> None:
+        """Do what the next request needs, if it needs something."""
+        if agent.compact_next:
+            agent.compact_next = False
+            await self._compact(agent, meter, watch, "user")
+            return
+        window = agent.model()[0].window
+        limit = self._fitting.threshold * window
+        if await self._tokens(agent) < limit or len(agent.session.messages) < 2:
+            return
+        self._prune(agent)
+        if await self._tokens(agent) >= limit:
+            await self._compact(agent, meter, watch, "pressure")
+
+    async def overflowed(self, agent: Agent, meter: Meter, watch: Watch) -> bool:
+        """Make room after a request that was too long; whether something was gained."""
+        before = agent.session.messages
+        self._prune(agent, everything=True)
+        return await self._compact(agent, meter, watch, "overflow") or agent.session.messages is not before
+
+    async def _tokens(self, agent: Agent) -> int:
+        system, specs = await self._asking.surroundings(agent)
+        overhead = agent.overhead(system, specs)
+        return agent.context.tokens(agent.session, overhead)
+
+    def _prune(self, agent: Agent, *, everything: bool = False) -> None:
+        session = agent.session
+        end = len(session.messages) if everything else self._place(agent)
+        found = prunable(session, self._fitting, end)
+        if found:
+            session.prune(found, self._fitting.head, self._fitting.tail)
+
+    def _place(self, agent: Agent) -> int:
+        return cut(agent.session, int(self._fitting.retain * agent.model()[0].window))
+
+    async def _compact(self, agent: Agent, meter: Meter, watch: Watch, reason: Rewrite) -> bool:
+        """Put a summary in the place of the past; whether that made it shorter. What fails leaves the conversation as it is."""
+        session = agent.session
+        place = self._place(agent)
+        if place < 2:
+            return False
+        until = session.messages[place][0] if place < len(session.messages) else session.next_seq
+        past = sum(estimate(message) for _, message in session.messages[:place])
+        text = await self._summarize(agent, meter, watch, session.messages[:place] if reason == "overflow" else session.messages)
+        made = summary(text)
+        if not text.strip() or estimate(made) >= past:
+            session.append("not-compacted", {"reason": reason, "why": "there was no summary" if not text.strip() else "it is no shorter"})
+            return False
+        session.compact(until, made, reason=reason, tokens=past)
+        self._ctx.emit(Compacted(agent.id, reason, past, estimate(made)), at=agent.scope)
+        return True
+
+    async def _summarize(self, agent: Agent, meter: Meter, watch: Watch, messages: list[tuple[int, Message]]) -> str:
+        """The notes that the model makes of messages; of the later half where all are too many for it. Empty where it makes none."""
+        for _ in range(4):
+            asked = [*messages, (-1, Message("user", (Text(INSTRUCTION),), "harness"))]
+            finish = await self._asking.attempt(agent, watch, asked)
+            meter.count(finish.usage, agent.model()[0].cost)
+            if finish.failure is None or finish.failure.kind != "context-overflow" or len(messages) < 2:
+                return "".join(block.text for block in finish.blocks if isinstance(block, Text))
+            messages = later_half(messages)
+        return ""
+
+
+def later_half(messages: list[tuple[int, Message]]) -> list[tuple[int, Message]]:
+    """The later half, from a message on that answers no call."""
+    half = len(messages) // 2
+    while half < len(messages) and messages[half][1].source == "tool":
+        half += 1
+    return [(-1, user("[what came before is left out]")), *messages[half:]]
