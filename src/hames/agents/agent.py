@@ -21,7 +21,7 @@ from hames.content.request import ToolSpec
 from hames.kernel import Context, Scope
 from hames.models import Model, Models, Settings
 from hames.models.port import RequestEncoder
-from hames.policy import Mode
+from hames.policy import Mode, narrowest
 from hames.sessions import Session
 from hames.sessions.history import Target
 
@@ -37,7 +37,6 @@ class Agent:
     :ivar id: that of its session.
     :ivar memory: what tools remember between calls.
     :ivar last: how the last turn ended.
-    :ivar ceiling: the widest permission mode that it may have.
     :ivar root: the state directory.
     :ivar chosen_model: the reference of the model that was chosen for it.
     :ivar turn_model: that of another one, for the rest of a turn; empty for none.
@@ -45,6 +44,7 @@ class Agent:
     """
 
     __slots__ = (
+        "_ceiling",
         "_closed",
         "_closing",
         "_driver",
@@ -52,10 +52,10 @@ class Agent:
         "_idle",
         "_loop",
         "_models",
+        "_narrowed",
         "_overhead",
         "_undos",
         "cause",
-        "ceiling",
         "chosen_model",
         "clock",
         "compact_next",
@@ -97,7 +97,8 @@ class Agent:
         self.limits = limits
         self.clock = clock
         self.cwd = Path(session.cwd)
-        self.ceiling: Mode = ceiling
+        self._ceiling: Mode = ceiling
+        self._narrowed: dict[str, Mode] = {}
         self.root = root
         self.inbox = Inbox(session)
         self.context = ContextMeter()
@@ -153,6 +154,18 @@ class Agent:
             size = len(system) + sum(len(tool.name) + len(tool.description) + len(dumps(tool.parameters)) for tool in tools)
             self._overhead = (tools, system, size)
         return self._overhead[2]
+
+    @property
+    def ceiling(self) -> Mode:
+        """The widest permission mode that it may have now."""
+        return narrowest(self._ceiling, *self._narrowed.values())
+
+    def narrow(self, name: str, mode: Mode | None) -> None:
+        """Hold it to a mode, under a name of the caller's, until that name is given None. Nothing here can widen."""
+        if mode is None:
+            self._narrowed.pop(name, None)
+        else:
+            self._narrowed[name] = mode
 
     def defer(self, undo: Callable[[], Awaitable[None]]) -> None:
         """Await something when the agent is closed, in reverse order, before its session is given back."""

@@ -1,5 +1,5 @@
 """Policy: what a call of a tool may do."""
 
-from hames.policy.port import POLICY, Answer, Capability, Decision, Mode, Policy, ToolRequest
+from hames.policy.port import POLICY, Answer, Capability, Decision, Mode, Policy, ToolRequest, narrowest
 
-__all__ = ["POLICY", "Answer", "Capability", "Decision", "Mode", "Policy", "ToolRequest"]
+__all__ = ["POLICY", "Answer", "Capability", "Decision", "Mode", "Policy", "ToolRequest", "narrowest"]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hames.policy.grants import Grants
-from hames.policy.port import Answer, Capability, Decision, Mode, ToolRequest
+from hames.policy.port import Answer, Capability, Decision, Mode, ToolRequest, narrowest
 from hames.policy.rules import Rule, fits, lasting
-
-WIDTH: dict[Mode, int] = {"read-only": 0, "workspace-write": 1, "full": 2}
 
 #: What each mode lets a call do without a question, and what it asks about. Everything else it denies.
 FREE: dict[Mode, frozenset[Capability]] = {
@@ -38,8 +36,7 @@ class Permissions:
         self._sessions: dict[str, list[tuple[str, dict[str, str]]]] = {}
 
     def mode(self, request: ToolRequest) -> Mode:
-        configured = self._mode()
-        return configured if WIDTH[configured] <= WIDTH[request.ceiling] else request.ceiling
+        return narrowest(self._mode(), request.ceiling)
 
     def decide(self, request: ToolRequest) -> Decision:
         mode = self.mode(request)

@@ -12,6 +12,14 @@ Capability = Literal["read", "write", "execute", "network", "delegate"]
 
 Mode = Literal["read-only", "workspace-write", "full"]
 
+WIDTH: dict[Mode, int] = {"read-only": 0, "workspace-write": 1, "full": 2}
+
+
+def narrowest(*modes: Mode) -> Mode:
+    """The one of these modes that allows least."""
+    return min(modes, key=lambda mode: WIDTH[mode])
+
+
 Answer = Literal["once", "session", "always", "denied"]
 
 

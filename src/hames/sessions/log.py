@@ -11,6 +11,7 @@ Events and what their data holds:
            facts that the harness states ``contexts``: a digest of each
 ``pruned`` ``items head tail``: of these messages long results are shown by their ends from here on
 ``compacted`` ``until role source blocks reason``: this message stands for all before the event ``until``
+``state``  ``name value``: something that a plugin remembers of the session; the last one of a name counts
 ``asked``  ``id name reason``: a person was asked whether a call may run; ``decided`` has the ``answer``
 ``call``   ``id name``: the body of a tool is about to run
 ``retry``  ``failure wait``: a request failed and is made again
@@ -118,13 +119,14 @@ class Session:
     :ivar call_ids: the ids of all calls in it.
     :ivar pending: messages that waited when it was loaded.
     :ivar is_compacted: whether the conversation begins with a summary.
+    :ivar state: what plugins remember of the session, by name.
     :ivar told: of each fact that the harness has stated and that stands in ``messages`` the digest.
     :ivar last_model: the reference of the model that answered last, of a session that was loaded.
     """
 
     __slots__ = (
         *("_clock", "_failed", "_rewritten", "_seq", "_store", "_unconfirmed"),
-        *("call_ids", "cwd", "epoch", "id", "is_compacted", "last_model", "messages", "pending", "requests", "sid", "told"),
+        *("call_ids", "cwd", "epoch", "id", "is_compacted", "last_model", "messages", "pending", "requests", "sid", "state", "told"),
     )
 
     def __init__(self, store: Store, sid: int, cwd: str, epoch: int, clock: Clock, created: Ticket | None = None) -> None:
@@ -142,6 +144,7 @@ class Session:
         self.last_model = ""
         self.pending: list[Waiting] = []
         self.told: dict[str, str] = {}
+        self.state: dict[str, Any] = {}
         self.is_compacted = False
         self._rewritten = ""
         self.requests = RequestLog(store, sid, epoch)
@@ -178,6 +181,11 @@ class Session:
         kept = decode_message(parse_object(raw)) if changed else message
         self.messages.append((seq, kept))
         self.call_ids.update(call.id for call in kept.calls)
+
+    def remember(self, name: str, value: Any) -> None:
+        """Keep something of a plugin's own: it is here again when the session is resumed."""
+        self.append("state", {"name": name, "value": value})
+        self.state[name] = value
 
     def queue(self, target: Target, message: Message) -> Message:
         """Log a message that waits, and return it as the log holds it."""
@@ -263,6 +271,7 @@ class Session:
         self._seq = len(events)
         self.messages, self.told = shown(events)
         self.pending = waiting(events)
+        self.state = {event.data["name"]: event.data["value"] for event in events if event.type == "state"}
         self.is_compacted = any(event.type == "compacted" for event in events)
         if any(event.type == "lost" for event in events):
             self.messages = answered_only(self.messages)

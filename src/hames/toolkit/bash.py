@@ -14,12 +14,14 @@ from typing import Annotated, Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from hames.agents import Agent
 from hames.content.messages import Text
 from hames.kernel import Context, plugin
 from hames.policy import Capability
 from hames.policy.shell import classify
 from hames.sandbox import scrubbed
 from hames.sandbox.service import Command
+from hames.toolkit.jobs import JOBS
 from hames.tools import TOOLS, Invocation, Needs, Output, ToolError, tool
 
 HEAD, TAIL = 20_000, 20_000  # bytes of the output that the model is shown
@@ -153,19 +155,23 @@ async def end_group(process: asyncio.subprocess.Process, supervised: bool) -> No
         await asyncio.sleep(0.005)
 
 
-async def run_command(command: str, seconds: float, environment: dict[str, str], call: Invocation) -> Output:
-    """Run a command, confined as the call is, to its end, its time or its cancellation; nothing of its group is left then."""
+async def run_command(
+    command: str, seconds: float, environment: dict[str, str], call: Invocation, capture: Capture | None = None
+) -> Output:
+    """Run a command, confined as the call is, to its end, its time or its cancellation; nothing of its group is left then.
+
+    :param capture: takes its output; None for one of its own.
+    """
     if call.confinement.access != "full" and call.scratch is not None:
         environment = {**environment, "TMPDIR": str(call.scratch)}
     with call.sandbox.command(["bash", "-c", command], call.confinement, call.cwd) as confined:
-        output = await run_confined(confined, seconds, environment, call)
+        output = await run_confined(confined, seconds, environment, call, capture or Capture(call))
     if confined.trespasses:
         return replace(output, content=(*output.content, Text("\n".join(confined.trespasses))), is_error=True, code="PROTECTED")
     return output
 
 
-async def run_confined(command: Command, seconds: float, environment: dict[str, str], call: Invocation) -> Output:
-    capture = Capture(call)
+async def run_confined(command: Command, seconds: float, environment: dict[str, str], call: Invocation, capture: Capture) -> Output:
     # A pipe of our own: asyncio's would make wait() wait for everybody who holds its other end.
     reading_end, writing_end = os.pipe()
     stream = asyncio.StreamReader()
@@ -244,9 +250,10 @@ def needs(arguments: Mapping[str, Any], call: Invocation) -> Needs:
     return Needs(capabilities, unconfined=arguments["unconfined"])
 
 
-@plugin(config=BashConfig, needs=(TOOLS,), name="bash")
+@plugin(config=BashConfig, needs=(TOOLS,), wants=(JOBS,), name="bash")
 def bash(ctx: Context, config: BashConfig) -> None:
     """The tool ``bash``."""
+    jobs = ctx.find(JOBS)
 
     @tool("read", "write", "execute", name="bash", timeout=None, needs=needs)
     async def run(
@@ -254,19 +261,29 @@ def bash(ctx: Context, config: BashConfig) -> None:
         timeout: Annotated[float | None, Field(gt=0)] = None,
         network: bool = False,
         unconfined: str = "",
+        background: bool = False,
         *,
         call: Invocation,
     ) -> Output:
         """Run a command in bash, in the working directory. Output and errors come together, with the exit status if it is not 0.
-        Nothing is typed into it, and what it leaves in the background ends with it. It runs in a sandbox: it writes the workspace and
+        Nothing is typed into it, and what it leaves running ends with it. It runs in a sandbox: it writes the workspace and
         $TMPDIR, and the network is closed.
 
         :param command: what to run.
         :param timeout: seconds after which it is stopped.
         :param network: whether it needs the network; the user may be asked.
         :param unconfined: why it must run outside of the sandbox, if it must; the user is asked.
+        :param background: return at once and let it run on; you are told when it ends. For servers and long work.
         """
         environment = scrubbed(os.environ, config.withhold, config.keep)
+        if background:
+            agent = call.scope.key
+            if jobs is None or not isinstance(agent, Agent):
+                raise ToolError("commands cannot run in the background here", "NO_JOBS")
+            capture = Capture(call)
+            seconds = min(timeout or jobs.config.max_seconds, jobs.config.max_seconds)
+            job = jobs.start(agent, command, lambda: capture.text, lambda: run_command(command, seconds, environment, call, capture))
+            return Output((Text(f"{job.id} runs in the background; see it with job_output"),))
         return await run_command(command, min(timeout or config.timeout, config.longest), environment, call)
 
     ctx.use(TOOLS).register(ctx, run)

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from hames.agents import Agent
 from hames.kernel import Context, plugin
+from hames.prompts import PROMPTS, Facts
 from hames.tools import TOOLS, Invocation, tool
 
 MARKS = {"pending": "[ ]", "in_progress": "[~]", "completed": "[x]"}
@@ -27,11 +29,22 @@ async def todo_write(items: list[Item], *, call: Invocation) -> str:
 
     :param items: all things to do, in order, each with its status.
     """
-    call.memory["todo"] = [item.model_dump() for item in items]
+    agent = call.scope.key
+    if isinstance(agent, Agent):
+        agent.session.remember("todo", [item.model_dump() for item in items])
     return "\n".join(f"{MARKS[item.status]} {item.content}" for item in items) or "the list is empty"
 
 
-@plugin(needs=(TOOLS,), name="todo")
+def remembered(facts: Facts) -> str:
+    agent = facts.scope.key
+    items = agent.session.state.get("todo") if isinstance(agent, Agent) else None
+    if not items:
+        return ""
+    return "Your list of what is to be done:\n" + "\n".join(f"{MARKS.get(item['status'], '[ ]')} {item['content']}" for item in items)
+
+
+@plugin(needs=(TOOLS, PROMPTS), name="todo")
 def todo(ctx: Context, config: Any) -> None:
-    """The tool ``todo_write``."""
+    """The tool ``todo_write``; the list is told again after a compaction."""
     ctx.use(TOOLS).register(ctx, todo_write)
+    ctx.use(PROMPTS).fact(ctx, "todo", remembered, order=10, quiet=True)

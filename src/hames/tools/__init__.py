@@ -3,6 +3,7 @@
 from hames.tools.approvals import Approval
 from hames.tools.pipeline import RunTool
 from hames.tools.plugin import TOOLS, Tools
+from hames.tools.questions import Choice, Question
 from hames.tools.tool import Invocation, Needs, Output, Tool, ToolError, tool
 
-__all__ = ["TOOLS", "Approval", "Invocation", "Needs", "Output", "RunTool", "Tool", "ToolError", "Tools", "tool"]
+__all__ = ["TOOLS", "Approval", "Choice", "Invocation", "Needs", "Output", "Question", "RunTool", "Tool", "ToolError", "Tools", "tool"]

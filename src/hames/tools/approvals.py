@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from hames.kernel import Ask, Context
+from hames.kernel import Ask, Context, Scope
 from hames.policy import Answer, Decision, ToolRequest
 from hames.tools.tool import Invocation
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,11 @@ class Approvals:
         self._ctx = ctx
         self._turn = asyncio.Lock()
         self.waiting: list[Approval] = []
+
+    async def put(self, question: Ask[T], scope: Scope) -> T | None:
+        """Ask something else in turn; None where nobody answers."""
+        async with self._turn:
+            return await self._ctx.ask(question, at=scope)
 
     async def ask(self, request: ToolRequest, decision: Decision, invocation: Invocation, settled: Callable[[], bool]) -> Answer | None:
         """Ask, and log question and answer in the session.

@@ -1,0 +1,75 @@
+"""``AGENTS.md`` and ``CLAUDE.md``: what the user and a trusted repository tell every agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hames.agents import AGENTS, Agent, TurnBegan
+from hames.kernel import Context, plugin
+from hames.prompts import PROMPTS, Facts
+from hames.toolkit.project import directories, read_text, trusted, user_directory
+from hames.trust import TRUST
+
+
+class InstructionsConfig(BaseModel):
+    """Which instructions are read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    names: list[str] = ["AGENTS.md", "CLAUDE.md"]
+    """Names of files that are looked for in each directory from the top of the checkout to the working directory."""
+    max_bytes: int = Field(default=64 * 1024, gt=0)
+    """Bytes of all of them together that are told."""
+
+
+def gathered(cwd: Path, config: InstructionsConfig, *, project: bool) -> str:
+    """What the files say; files that say the same are told once, and what is left out is said.
+
+    :param project: whether the repository's own files are read.
+    """
+    files: list[tuple[Path, Path | None]] = [(user_directory() / name, None) for name in config.names]
+    if project:
+        places = directories(cwd)
+        files += [(place / name, places[0]) for place in places for name in config.names]
+    left = config.max_bytes
+    texts: list[str] = []
+    told: set[str] = set()
+    for path, inside in files:
+        found = read_text(path, inside, max(left, 0) + 1)
+        if found is None:
+            continue
+        if found.refused:
+            texts.append(f"[{path} was not read: {found.refused}]")
+            continue
+        if not found.text.strip() or found.text in told:
+            continue
+        told.add(found.text)
+        if left <= 0:
+            texts.append(f"[{path} was not read: the instructions are longer than {config.max_bytes} bytes]")
+            continue
+        data = found.text.encode()[:left]
+        left -= len(data)
+        cut = found.more or len(data) < len(found.text.encode())
+        note = f"\n[the rest of {path} was not read: the instructions are longer than {config.max_bytes} bytes]" if cut else ""
+        texts.append(f"Instructions from {path}:\n\n{data.decode('utf-8', 'ignore').strip()}{note}")
+    return "\n\n".join(texts)
+
+
+@plugin(config=InstructionsConfig, needs=(PROMPTS, AGENTS), wants=(TRUST,), name="instructions")
+def instructions(ctx: Context, config: InstructionsConfig) -> None:
+    """Tell agents what AGENTS.md and CLAUDE.md say: at the first turn, and when it has changed at a later one."""
+    agents, trust = ctx.use(AGENTS), ctx.find(TRUST)
+
+    def look(notice: TurnBegan) -> None:
+        agent = agents.live.get(notice.agent)
+        if agent is not None:
+            agent.memory["instructions"] = gathered(agent.cwd, config, project=trusted(trust, agent.cwd))
+
+    def told(facts: Facts) -> str:
+        agent = facts.scope.key
+        return agent.memory.get("instructions", "") if isinstance(agent, Agent) else ""
+
+    ctx.on(TurnBegan, look)
+    ctx.use(PROMPTS).fact(ctx, "instructions", told, order=-50)
