@@ -1,7 +1,7 @@
 """Agents: a session, an inbox, a scope, and the loop that drives them."""
 
 from hames.agents.agent import Agent, Status
-from hames.agents.events import Answered, Chunked, Retrying, ToolEnded, ToolStarted, TurnBegan, TurnEnded
+from hames.agents.events import Answered, Chunked, Compacted, ModelChanged, Retrying, ToolEnded, ToolStarted, TurnBegan, TurnEnded
 from hames.agents.inbox import Inbox
 from hames.agents.loop import LOOP, Loop
 from hames.agents.plugin import AGENTS, Agents, AgentSpec
@@ -15,8 +15,10 @@ __all__ = [
     "Agents",
     "Answered",
     "Chunked",
+    "Compacted",
     "Inbox",
     "Loop",
+    "ModelChanged",
     "Reason",
     "Retrying",
     "Status",

@@ -268,6 +268,13 @@ class Session:
                 f"session {self.id}: event {', '.join(map(str, bad))} is damaged",
                 remedy=f"read it with 'hames sessions show {self.id}', or repair it with 'hames doctor --salvage'",
             )
+        self.take_over(events)
+        self.requests.load()
+        self._close_interrupted(events)
+        return events
+
+    def take_over(self, events: list[Event]) -> None:
+        """Derive everything that is kept in memory from the whole log."""
         self._seq = len(events)
         self.messages, self.told = shown(events)
         self.pending = waiting(events)
@@ -280,9 +287,6 @@ class Session:
         }
         answers = (event.data.get("model") for event in reversed(events) if event.type in ("message", "failed"))
         self.last_model = next((model for model in answers if isinstance(model, str)), "")
-        self.requests.load()
-        self._close_interrupted(events)
-        return events
 
     def _close_interrupted(self, events: list[Event]) -> None:
         """Answer calls that have no answer, once, and end a turn that has no end."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import apsw
+
 from hames.content.clock import Clock
-from hames.content.errors import BusyError, FencedError, NotFoundError
-from hames.content.messages import decode_message
+from hames.content.errors import BusyError, DamagedError, FencedError, NotFoundError
+from hames.content.jsontext import dumps
+from hames.content.messages import Message, Text, ToolCall, ToolResult, decode_message
 from hames.content.request import EncodedRequest
 from hames.kernel import Context, Key, plugin
 from hames.sessions.event import Event
@@ -22,7 +26,7 @@ from hames.sessions.log import (
     session_number,
     stored_path,
 )
-from hames.sessions.requests import RequestRecord, rebuild
+from hames.sessions.requests import BLOB, RequestRecord, rebuild
 from hames.store import STORE, Store, checksum
 
 
@@ -84,6 +88,86 @@ class Sessions:
             raise
         return session
 
+    async def fork(self, name: str, turn: int | None = None) -> Session:
+        """A new session that begins with what another one has, up to the end of a turn. The other one is only read.
+
+        :param turn: how many turns are kept; None for all that have ended.
+        :raises NotFoundError: if there is no such session or turn.
+        :raises DamagedError: if what is to be kept is not whole.
+        """
+        sid, cwd = self._find(name)
+        events = read_events(self.store, sid)
+        ends = [event.seq for event in events if event.type == "end"]
+        if turn is None:
+            turn = len(ends)
+        if turn > len(ends) or turn < 0:
+            raise NotFoundError(f"session {name} has {len(ends)} turns that have ended", remedy="name one of them", code="TURN_UNKNOWN")
+        kept = events[: ends[turn - 1] + 1] if turn else events[:1]
+        check_whole(name, kept)
+        session = self.create(cwd, parent=name)
+        for event in kept[1:]:
+            if event.type not in ("queued", "dropped"):
+                session.append(event.type, event.data)
+            else:
+                session.append("forked", {"type": event.type})  # the numbers of events stay as they are; nothing waits in the new one
+        await session.barrier()
+        session.take_over(read_events(self.store, session.sid))
+        return session
+
+    async def take_in(self, events: Sequence[Event], cwd: str) -> str:
+        """Make a session of events that were exported, and return its name.
+
+        :param events: whole, from the first on.
+        """
+        session = self.create(cwd)
+        for event in events[1:]:
+            session.append(event.type, event.data)
+        await session.barrier()
+        await session.release()
+        return session.id
+
+    def search(self, text: str, limit: int = 50) -> list[tuple[str, int, str]]:
+        """Where a text stands in the messages of all sessions, the newest first: session, event, and the words around it."""
+        needle = text.casefold()
+        found: list[tuple[str, int, str]] = []
+        pattern = f"%{dumps(text)[1:-1]}%"
+        sql = "SELECT DISTINCT sid FROM events WHERE type = 'message' AND CAST(data AS TEXT) LIKE ? ORDER BY sid DESC"
+        for (sid,) in self.store.sessions.query(sql, (pattern,)):
+            for event in read_events(self.store, sid):
+                if event.damaged or event.type != "message":
+                    continue
+                said = shown_text(decode_message(event.data))
+                place = said.casefold().find(needle)
+                if place >= 0:
+                    found.append((session_id(sid), event.seq, " ".join(said[max(0, place - 60) : place + len(text) + 60].split())))
+                    if len(found) == limit:
+                        return found
+        return found
+
+    async def purge(self, name: str) -> None:
+        """Remove a session for good: its events, its requests, and the pictures and long fragments that no other session has.
+
+        :raises NotFoundError: if there is none of this name.
+        :raises BusyError: if a living process holds it.
+        """
+        sid, _ = self._find(name)
+        try:
+            await self.store.sessions.run(lambda connection: claim(connection, self.store, sid))
+        except FencedError as error:
+            raise BusyError(error.message, remedy="end that process, or wait for it", code="SESSION_BUSY") from None
+        blobs = blobs_of(self.store, sid)
+        await self.store.sessions.run(lambda connection: remove(connection, sid))
+        blobs -= {blob for (other,) in self.store.sessions.query("SELECT sid FROM sessions") for blob in blobs_of(self.store, other)}
+        for blob in blobs:
+            self.store.blobs.path(blob).unlink(missing_ok=True)
+
+    def cwd(self, name: str) -> str:
+        """The directory that a session's agent works in.
+
+        :raises NotFoundError: if there is none of this name.
+        """
+        return self._find(name)[1]
+
     def read(self, name: str) -> list[Event]:
         """The events of a session, for looking only; damaged ones are marked.
 
@@ -125,6 +209,45 @@ class Sessions:
                 f"there is no session {name!r}", remedy="'hames sessions list' shows those that exist", code="SESSION_UNKNOWN"
             )
         return sid, loaded_path(rows[0][0])
+
+
+def check_whole(name: str, events: Sequence[Event]) -> None:
+    """
+    :raises DamagedError: if one of these events is damaged.
+    """
+    bad = [event.seq for event in events if event.damaged]
+    if bad:
+        raise DamagedError(f"session {name}: event {', '.join(map(str, bad))} is damaged", remedy="repair it with 'hames doctor --salvage'")
+
+
+def shown_text(message: Message) -> str:
+    """All text of a message, with that of its calls and results."""
+    parts: list[str] = []
+    for block in message.blocks:
+        match block:
+            case Text(text):
+                parts.append(text)
+            case ToolResult():
+                parts.append(block.text)
+            case ToolCall(_, name, arguments):
+                parts.append(f"{name} {arguments}")
+            case _:
+                pass
+    return "\n".join(parts)
+
+
+def blobs_of(store: Store, sid: int) -> set[str]:
+    """The digests of all blobs that a session names."""
+    rows = store.sessions.query("SELECT data FROM fragments WHERE sid = ? AND codec = ?", (sid, BLOB))
+    found = {bytes(data).hex() for (data,) in rows}
+    for (data,) in store.sessions.query("SELECT data FROM events WHERE sid = ? AND instr(data, 'blob')", (sid,)):
+        found.update(re.findall(r'"blob":"([0-9a-f]{64})"', bytes(data).decode("utf-8", "replace")))
+    return found
+
+
+def remove(connection: apsw.Connection, sid: int) -> None:
+    for table in ("events", "requests", "fragments", "sessions"):
+        connection.execute(f"DELETE FROM {table} WHERE sid = ?", (sid,))
 
 
 SESSIONS: Key[Sessions] = Key("sessions")

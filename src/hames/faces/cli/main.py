@@ -16,8 +16,9 @@ from hames.content.errors import HamesError, UsageError
 
 #: name: (module, one line of help)
 COMMANDS = {
+    "chat": ("chat", "Speak with an agent on the terminal; what 'hames' alone does there."),
     "run": ("run", "Give an agent one task and wait for its end."),
-    "sessions": ("sessions", "List, show and export sessions."),
+    "sessions": ("sessions", "List, show, search, fork, export, import and purge sessions."),
     "compose": ("compose", "Show, explain and check the composition."),
     "permissions": ("permissions", "Explain what tools may do; list and revoke grants."),
     "trust": ("trust", "Show, grant and revoke trust in directories."),
@@ -83,6 +84,8 @@ def report(error: HamesError, *, as_json: bool) -> int:
 
 def run() -> int:
     """Run the command line and return its exit status; every error that we know is said in a line."""
+    if len(sys.argv) == 1 and sys.stdin.isatty() and sys.stdout.isatty():
+        sys.argv.append("chat")
     arguments = sys.argv[1:]
     as_json, verbose = "--json" in arguments, "--verbose" in arguments or "-v" in arguments
     try:

@@ -23,6 +23,7 @@ from hames.content.paths import expanded
 from hames.faces.cli.common import chosen_layers, json_option, layer_options, mode_option, opened, state_directory, state_option
 from hames.kernel import Host
 from hames.policy import Answer
+from hames.toolkit.mentions import with_mentions
 from hames.tools import Approval
 
 STATUS = {"completed": 0, "aborted": 130, "error": 1}
@@ -165,7 +166,7 @@ async def run_task(
             host.ctx.at(agent.scope).on(Approval, ask_on_terminal)
         undo = cancel_on_signals(agent)
         try:
-            end = await agent.run(prompt)
+            end = await agent.run(with_mentions(prompt, agent.cwd, agent.session.keep_picture))
         finally:
             undo()
         await agents.dispose(agent)

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shutil
+import sys
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
 from hames.content.clock import Clock
-from hames.content.errors import NotFoundError
+from hames.content.errors import NotFoundError, UsageError
 from hames.content.messages import Reasoning, Text, ToolCall, ToolResult, decode_message
 from hames.faces.cli.common import json_option, state_directory, state_option
+from hames.faces.cli.exported import exported
 from hames.sessions import Event, Sessions
 from hames.store import Store
 
 T = TypeVar("T")
+PICTURE = re.compile(r'"blob": "([0-9a-f]{64})"')
 
 
-def with_sessions(state_dir: str | None, body: Callable[[Sessions], Awaitable[T]]) -> T:
+def with_sessions(state_dir: str | None, body: Callable[[Sessions], Awaitable[T]], *, create: bool = False) -> T:
     """Run a body with the sessions of a state directory, and nothing else mounted.
 
+    :param create: make the directory where there is none.
     :raises NotFoundError: if there is no directory of the name that was given.
     """
-    if state_dir and not state_directory(state_dir).exists():
+    if state_dir and not create and not state_directory(state_dir).exists():
         raise NotFoundError(
             f"there is no state directory {state_directory(state_dir)}", remedy="name one with --state-dir", code="STATE_UNKNOWN"
         )
@@ -50,7 +57,7 @@ def when(time: float) -> str:
 
 @click.group("sessions")
 def command() -> None:
-    """List, show and export sessions."""
+    """List, show, search, fork, export, import and purge sessions."""
 
 
 @command.command("list")
@@ -137,11 +144,15 @@ def describe(event: Event) -> list[str]:
 )
 @state_option
 def export(session: str, requests: bool, output: str | None, state_dir: str | None) -> None:
-    """Write SESSION as JSON lines: a header, then its events in order."""
+    """Write SESSION as JSON lines: a header, its events in order, and the pictures that they show."""
 
     async def body(sessions: Sessions) -> None:
-        lines = [json.dumps({"hames_session": session, "format": 1}, ensure_ascii=False)]
-        lines += [json.dumps(as_object(event), ensure_ascii=False) for event in sessions.read(session)]
+        events = sessions.read(session)
+        cwd = sessions.cwd(session)
+        lines = [json.dumps({"hames_session": session, "format": 1, "cwd": cwd}, ensure_ascii=False)]
+        lines += [json.dumps(as_object(event), ensure_ascii=False) for event in events]
+        for blob in sorted({blob for line in lines for blob in PICTURE.findall(line)}):
+            lines.append(json.dumps({"blob": blob, "data": b64encode(sessions.store.blobs.get(blob)).decode()}))
         if requests:
             for record, request in sessions.rebuild(session):
                 item = {
@@ -158,5 +169,83 @@ def export(session: str, requests: bool, output: str | None, state_dir: str | No
         else:
             Path(output).write_text(text)
             click.echo(f"wrote {len(lines)} lines to {output}", err=True)
+
+    with_sessions(state_dir, body)
+
+
+@command.command("import")
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.option("--cwd", metavar="DIR", default="", help="The directory that its agent works in (default: as in the file).")
+@json_option
+@state_option
+def import_session(file: TextIO, cwd: str, as_json: bool, state_dir: str | None) -> None:
+    """Make a session of what was exported to FILE ('-' for standard input). It gets a new name."""
+    header, events, blobs = exported(file)
+
+    async def body(sessions: Sessions) -> None:
+        for digest, data in blobs:
+            if sessions.store.blobs.put(data) != digest:
+                raise UsageError(f"a picture in the file is not {digest}", remedy="export the session again")
+        name = await sessions.take_in(events, str(Path(cwd).absolute()) if cwd else str(header.get("cwd") or Path.cwd()))
+        click.echo(json.dumps({"session": name, "events": len(events)}) if as_json else f"{name}  {len(events)} events")
+
+    with_sessions(state_dir, body, create=True)
+
+
+@command.command("fork")
+@click.argument("session")
+@click.option("--turn", metavar="N", type=click.IntRange(min=0), help="Keep the first N turns (default: all that have ended).")
+@json_option
+@state_option
+def fork(session: str, turn: int | None, as_json: bool, state_dir: str | None) -> None:
+    """Make a new session that begins like SESSION, which stays as it is. Go on with 'hames run --resume'."""
+
+    async def body(sessions: Sessions) -> None:
+        made = await sessions.fork(session, turn)
+        await made.release()
+        click.echo(json.dumps({"session": made.id, "parent": session}) if as_json else made.id)
+
+    with_sessions(state_dir, body)
+
+
+@command.command("search")
+@click.argument("text")
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), default=50, help="Show at most N places.")
+@json_option
+@state_option
+def search(text: str, limit: int, as_json: bool, state_dir: str | None) -> None:
+    """Find TEXT in the messages of all sessions, the newest first."""
+
+    async def body(sessions: Sessions) -> None:
+        found = sessions.search(text, limit)
+        if as_json:
+            items = [{"session": session, "seq": seq, "text": words} for session, seq, words in found]
+            click.echo(json.dumps({"found": items}, ensure_ascii=False))
+            return
+        for session, seq, words in found:
+            click.echo(f"{session} {seq:>5}  {words}")
+        if not found:
+            click.echo("nothing was found", err=True)
+
+    with_sessions(state_dir, body)
+
+
+@command.command("purge")
+@click.argument("sessions", nargs=-1, required=True)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@state_option
+def purge(sessions: tuple[str, ...], yes: bool, state_dir: str | None) -> None:
+    """Remove SESSIONS for good: their events, requests, pictures and kept outputs. Nothing else ever removes a session."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is here to ask", remedy="say --yes if they are to be removed for good")
+        click.confirm(f"Remove {', '.join(sessions)} for good?", abort=True, err=True)
+
+    async def body(service: Sessions) -> None:
+        for name in sessions:
+            await service.purge(name)
+            for place in ("spill", "scratch"):
+                shutil.rmtree(service.store.root / place / name, ignore_errors=True)
+            click.echo(f"removed {name}", err=True)
 
     with_sessions(state_dir, body)
