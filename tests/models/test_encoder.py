@@ -107,8 +107,8 @@ async def test_a_request_encodes_only_what_is_new(adapter: str, reasoning: str, 
         sound(request, before)
         before = request
         answer(session, place, steer=steer)
-    # chat completions has a group for each message, Anthropic's protocol one for each run of messages of one role
-    assert set(costs[1:]) == {2 if adapter == "anthropic" else 4 if steer else 3}
+    # Anthropic's protocol has a group for each run of messages of one role, chat completions for each message or run of results
+    assert set(costs[1:]) == {2 if adapter == "anthropic" else 3 if steer else 2}
     assert costs[19] == costs[199]
 
 

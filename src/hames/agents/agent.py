@@ -132,7 +132,7 @@ class Agent:
     @property
     def scratch(self) -> Path:
         """Its directory for temporary files: made when a command needs it, removed when the agent is closed."""
-        return self.root / "scratch" / self.id
+        return self.root.resolve() / "scratch" / self.id
 
     @property
     def status(self) -> Status:
@@ -259,6 +259,24 @@ class Agent:
         """Start the driver, if there is anything to do and it is not running."""
         if self._driver is None and len(self.inbox):
             self._driver = asyncio.create_task(self._drive(), name=f"agent {self.id}")
+            self._driver.add_done_callback(self._never_began)
+
+    def _never_began(self, task: asyncio.Task[None]) -> None:
+        """A driver that was cancelled before its first step has not cleaned up."""
+        if self._driver is task:
+            self.last = TurnEnd("aborted", detail=self.cause or "the event loop ended")
+            self.cause = ""
+            self._at_rest()
+            if not self._closing:
+                self.wake()
+
+    def _at_rest(self) -> None:
+        self._driver = None
+        self.cause = ""
+        waiters, self._idle = self._idle, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
 
     async def _drive(self) -> None:
         """Turn after turn until the inbox is empty. A turn that fails ends as such; it ends nothing else."""
@@ -284,10 +302,6 @@ class Agent:
                 self.cause = ""
                 self.ctx.emit(TurnEnded(self.id, self.last), at=self.scope)
         finally:
-            self._driver = None
-            waiters, self._idle = self._idle, []
-            for future in waiters:
-                if not future.done():
-                    future.set_result(None)
+            self._at_rest()
         if outer is not None:
             raise outer

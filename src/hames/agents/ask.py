@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hames.agents.agent import Agent
 from hames.agents.events import Answered, Chunked, ModelChanged, Retrying
 from hames.agents.watch import Watch
+from hames.budget import Meter
 from hames.content.errors import ModelReferenceError
 from hames.content.finish import RETRYABLE, Failure, Finish, encode_failure
 from hames.content.messages import Message, ToolCall
@@ -44,23 +45,26 @@ class Asking:
         self._ctx = ctx
         self._retries = retries
 
-    async def answer(self, agent: Agent, watch: Watch) -> Finish:
-        """One answer, logged."""
-        finish = await self._answer(agent, watch)
+    async def answer(self, agent: Agent, watch: Watch, meter: Meter) -> Finish:
+        """One answer, logged; what failed attempts have cost is counted."""
+        finish = await self._answer(agent, watch, meter)
         finish = with_distinct_ids(finish, agent.session)
         log_answer(agent, finish)
         agent.context.answered(agent.session, finish.usage)
         self._ctx.emit(Answered(agent.id, finish), at=agent.scope)
         return finish
 
-    async def _answer(self, agent: Agent, watch: Watch) -> Finish:
+    async def _answer(self, agent: Agent, watch: Watch, meter: Meter) -> Finish:
         remaining = [ref for ref in self._retries.fallback if ref != agent.model_ref]
         while True:
-            finish = await self._attempts(agent, watch)
+            finish = await self._attempts(agent, watch, meter)
             if finish.failure is None or finish.reason != "error" or finish.failure.kind not in ELSEWHERE:
                 return finish
+            price = agent.model()[0].cost
             if not remaining or not self._change(agent, remaining, finish.failure):
                 return finish
+            if finish.usage is not None:
+                meter.count(finish.usage, price)
 
     def _change(self, agent: Agent, remaining: list[str], failure: Failure) -> bool:
         """Go on with the next model that can be used; whether there was one."""
@@ -77,7 +81,7 @@ class Asking:
             return True
         return False
 
-    async def _attempts(self, agent: Agent, watch: Watch) -> Finish:
+    async def _attempts(self, agent: Agent, watch: Watch, meter: Meter) -> Finish:
         attempt = 0
         while True:
             finish = await self.attempt(agent, watch, agent.session.messages)
@@ -88,6 +92,8 @@ class Asking:
             if wait is None:
                 return finish
             attempt += 1
+            if finish.usage is not None:
+                meter.count(finish.usage, agent.model()[0].cost)
             agent.session.append("retry", {"failure": encode_failure(failure), "wait": wait})
             self._ctx.emit(Retrying(agent.id, failure, wait), at=agent.scope)
             await agent.clock.sleep(wait)
@@ -100,8 +106,11 @@ class Asking:
         system = await prompts.assemble(ctx, Facts(scope, agent.model_ref, agent.session.cwd)) if prompts is not None else ""
         return system, tools.specs(scope) if tools is not None else ()
 
-    async def attempt(self, agent: Agent, watch: Watch, messages: Sequence[tuple[int, Message]]) -> Finish:
-        """One request with these messages."""
+    async def attempt(self, agent: Agent, watch: Watch, messages: Sequence[tuple[int, Message]], *, aside: bool = False) -> Finish:
+        """One request with these messages.
+
+        :param aside: its answer is no part of the conversation: nobody hears it come, and what came of it when cancelled is dropped.
+        """
         model, encoder = agent.model()
         system, specs = await self.surroundings(agent)
         request = encoder.encode(system, specs, messages, agent.settings)
@@ -109,16 +118,16 @@ class Asking:
         await agent.session.barrier()
         stream = model.stream(request)
         try:
-            return await self._consume(agent, stream, watch)
+            return await self._consume(agent, stream, watch, aside)
         except asyncio.CancelledError:
             partial = stream.partial()
-            if partial:
+            if partial and not aside:
                 agent.session.add(Message("assistant", partial, "model"), model=agent.model_ref, finish="aborted")
             raise
 
-    async def _consume(self, agent: Agent, stream: ModelStream, watch: Watch) -> Finish:
+    async def _consume(self, agent: Agent, stream: ModelStream, watch: Watch, aside: bool) -> Finish:
         ctx, scope = self._ctx, agent.scope
-        heard = bool(scope.handlers(Chunked))
+        heard = bool(scope.handlers(Chunked)) and not aside
         async for chunk in stream:
             watch.touch()
             if heard:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hames.agents.context import estimate
-from hames.content.messages import Message, Text, ToolResult
+from hames.content.messages import Image, Message, Text, ToolResult
 from hames.sessions import Session
+from hames.sessions.history import SHORTENED
 
 INSTRUCTION = """The conversation is about to be shortened: your answer to this message takes the place of everything above it. Call no
 tool. Write down, as notes to yourself: what the user wants, word for word where it matters; what was decided and why; what has been
@@ -64,13 +65,16 @@ def cut(session: Session, retain: int) -> int:
 def prunable(session: Session, fitting: Fitting, end: int) -> list[int]:
     """The events of messages before a place whose results are long."""
     found: list[int] = []
-    limit = max(fitting.prune_over, fitting.head + fitting.tail + 1)
+    limit = max(fitting.prune_over, fitting.head + fitting.tail + 2 * len(SHORTENED))
     for seq, message in session.messages[:end]:
-        for block in message.blocks:
-            if isinstance(block, ToolResult) and any(not isinstance(part, Text) or len(part.text) >= limit for part in block.content):
-                found.append(seq)
-                break
+        if any(isinstance(block, ToolResult) and any(is_long(part, limit) for part in block.content) for block in message.blocks):
+            found.append(seq)
     return found
+
+
+def is_long(part: Text | Image, limit: int) -> bool:
+    """Whether a part of a result gains from being shortened; one that has been does not again."""
+    return not isinstance(part, Text) or (len(part.text) >= limit and SHORTENED not in part.text)
 
 
 def summary(text: str) -> Message:

@@ -33,11 +33,15 @@ def estimate(message: Message) -> int:
 
 
 class ContextMeter:
-    """Counts the tokens of the next request: what the provider reported last, and an estimate of what has been added since."""
+    """Counts the tokens of the next request: what the provider reported last, and an estimate of what has been added since.
 
-    __slots__ = ("_anchor", "_count", "_seen")
+    :ivar not_below: tokens below which notes are not asked for again, since they failed.
+    """
+
+    __slots__ = ("_anchor", "_count", "_seen", "not_below")
 
     def __init__(self) -> None:
+        self.not_below = 0
         self._anchor = 0  # tokens up to and with message number _count
         self._count = 0
         self._seen: object = None  # the list that the count is of: a rewritten history is another one

@@ -9,8 +9,10 @@ from hames.agents.context import estimate
 from hames.agents.events import Compacted
 from hames.agents.watch import Watch
 from hames.budget import Meter
-from hames.content.messages import Message, Text, user
+from hames.content.messages import Message, Text, ToolResult, user
 from hames.kernel import Context
+
+AGAIN = 0.05  # of the window: how much must have come before notes that failed are asked for again
 
 
 class Fit:
@@ -32,8 +34,9 @@ class Fit:
         if await self._tokens(agent) < limit or len(agent.session.messages) < 2:
             return
         self._prune(agent)
-        if await self._tokens(agent) >= limit:
-            await self._compact(agent, meter, watch, "pressure")
+        tokens = await self._tokens(agent)
+        if tokens >= max(limit, agent.context.not_below) and not await self._compact(agent, meter, watch, "pressure"):
+            agent.context.not_below = tokens + int(AGAIN * window)
 
     async def overflowed(self, agent: Agent, meter: Meter, watch: Watch) -> bool:
         """Make room after a request that was too long; whether something was gained."""
@@ -77,17 +80,26 @@ class Fit:
         """The notes that the model makes of messages; of the later half where all are too many for it. Empty where it makes none."""
         for _ in range(4):
             asked = [*messages, (-1, Message("user", (Text(INSTRUCTION),), "harness"))]
-            finish = await self._asking.attempt(agent, watch, asked)
-            meter.count(finish.usage, agent.model()[0].cost)
-            if finish.failure is None or finish.failure.kind != "context-overflow" or len(messages) < 2:
+            finish = await self._asking.attempt(agent, watch, asked, aside=True)
+            if finish.usage is not None:
+                meter.count(finish.usage, agent.model()[0].cost)
+            if finish.reason in ("stop", "tool-calls"):
                 return "".join(block.text for block in finish.blocks if isinstance(block, Text))
+            if finish.failure is None or finish.failure.kind != "context-overflow":
+                return ""
             messages = later_half(messages)
+            if len(messages) < 2:
+                return ""
         return ""
 
 
 def later_half(messages: list[tuple[int, Message]]) -> list[tuple[int, Message]]:
-    """The later half, from a message on that answers no call."""
+    """The later half, from a message on that answers no call; results whose calls are left out stand as plain text."""
     half = len(messages) // 2
+    orphans: list[str] = []
     while half < len(messages) and messages[half][1].source == "tool":
+        orphans += [block.text for block in messages[half][1].blocks if isinstance(block, ToolResult)]
         half += 1
-    return [(-1, user("[what came before is left out]")), *messages[half:]]
+    lead = [(-1, user("[what came before is left out]"))]
+    kept = messages[half:]
+    return [*lead, *kept] if kept or not orphans else [*lead, (-1, user("\n\n".join(orphans[len(orphans) // 2 :])))]

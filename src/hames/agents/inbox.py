@@ -13,15 +13,17 @@ class Inbox:
     """Two ordered lists. A turn takes all for the next step and one for the next turn; between steps only the former are taken.
 
     :ivar taken: how many have been taken so far.
+    :ivar heard: how many of them were a user's.
 
     A message is taken by logging it in the conversation under the number that it was queued with; taking it back is logged too.
     """
 
-    __slots__ = ("_session", "next_step", "next_turn", "taken")
+    __slots__ = ("_session", "heard", "next_step", "next_turn", "taken")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.taken = 0
+        self.heard = 0
         self.next_turn: list[Waiting] = [item for item in session.pending if item.target == "turn"]
         self.next_step: list[Waiting] = [item for item in session.pending if item.target == "step"]
 
@@ -48,6 +50,7 @@ class Inbox:
             self._session.add(item.message, queued=item.seq)
         del items[0]
         self.taken += 1
+        self.heard += item.message.source == "user"
 
     def keep(self) -> None:
         """Log what is not yet: it is not taken at once after all.

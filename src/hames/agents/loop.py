@@ -86,9 +86,16 @@ class Loop:
         return end
 
     async def _log_end(self, agent: Agent, end: TurnEnd) -> None:
+        """Log the end, durably. Whoever cancels now is too late for this turn."""
         try:
             agent.session.append("end", {"reason": end.reason})
-            await asyncio.shield(agent.session.barrier())
+            logging = asyncio.ensure_future(agent.session.barrier())
+            while not logging.done():
+                try:
+                    await asyncio.shield(logging)
+                except asyncio.CancelledError:
+                    if not agent.cause:
+                        raise
         except HamesError as error:
             self._ctx.host.contain(f"the end of a turn of {agent.id}", error)
 
@@ -103,7 +110,7 @@ class Loop:
                 agent.session.add(Message("user", (Text(warning),), "harness"))
             await self._fit.before(agent, meter, watch)
             self._tell(agent)
-            finish = await self._asking.answer(agent, watch)
+            finish = await self._asking.answer(agent, watch, meter)
             if finish.failure is not None and finish.failure.kind == "context-overflow" and not recovered:
                 recovered = True
                 if await self._fit.overflowed(agent, meter, watch):
@@ -119,7 +126,8 @@ class Loop:
             if repeated >= STOP:
                 detail = f"the same call with the same result, {repeated} times"
                 return self._over(agent, meter, detail, "REPEATED", "say to the agent what it overlooks, and go on with the session")
-            agent.inbox.take_step()
+            if not meter.exhausted() and agent.inbox.take_step():
+                continue
             if concluded:
                 return TurnEnd("completed", self._text(agent), "", None, meter.usage, meter.steps)
 
@@ -133,8 +141,8 @@ class Loop:
         texts, digests = prompts.news(facts, session.told, compacted=session.is_compacted)
         if texts:
             session.add(Message("user", (Text("\n\n".join(texts)),), "harness"), contexts=digests)
-        else:
-            session.told.update(digests)
+        elif digests:
+            session.tell(digests)
 
     def _over(self, agent: Agent, meter: Meter, detail: str, code: str, remedy: str) -> TurnEnd:
         return TurnEnd("budget", self._text(agent), detail, None, meter.usage, meter.steps, code, remedy)

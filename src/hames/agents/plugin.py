@@ -111,7 +111,7 @@ class Agents:
 
     async def close(self) -> None:
         for agent in tuple(self.live.values()):
-            agent.cancel("disposed")
+            agent.cancel("disposed", keep_inbox=True)
         for agent in tuple(self.live.values()):
             await self.dispose(agent)
 

@@ -30,7 +30,6 @@ async def run_tools(ctx: Context, agent: Agent, calls: Sequence[ToolCall], repea
             spiller(agent.root / "spill", agent.id, call.id),
             session=agent.id,
             scratch=agent.scratch,
-            ceiling=agent.ceiling,
             note=note,
         )
 
@@ -39,6 +38,7 @@ async def run_tools(ctx: Context, agent: Agent, calls: Sequence[ToolCall], repea
         watch.hold(type == "asked")
 
     async def begin(started: Sequence[ToolCall]) -> None:
+        watch.touch()  # what ran before these has ended
         for call in started:
             session.append("call", {"id": call.id, "name": call.name})
         await session.barrier()
@@ -54,7 +54,7 @@ async def run_tools(ctx: Context, agent: Agent, calls: Sequence[ToolCall], repea
     concluded = False
     cancelled: Cancelled | None = None
     try:
-        results, concluded = await tools.run(calls, scope, surroundings, begin, refuse)
+        results, concluded = await tools.run(calls, scope, surroundings, begin, refuse, lambda: agent.ceiling)
     except Cancelled as error:
         results, cancelled = error.results, error
     watch.touch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 
@@ -17,6 +18,7 @@ def spiller(root: Path, session: str, call_id: str) -> Callable[[bytes, str], Pa
         directory = root / session
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = re.sub(r"[^A-Za-z0-9_-]", "_", call_id)[:60] or "call"
+        name = name if name == call_id else f"{name}-{sha256(call_id.encode('utf-8', 'replace')).hexdigest()[:8]}"
         path = directory / f"{name}-{count}.{suffix}"
         path.write_bytes(data)
         return path

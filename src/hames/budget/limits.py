@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 
 from hames.content.finish import Usage
 
@@ -26,6 +27,13 @@ class Limits:
     cost: float | None = None
     seconds: float | None = None
     idle: float | None = None
+
+
+def dollars(amount: float, digits: int = 4) -> str:
+    """An amount as people write it, with so many digits that matter."""
+    if amount >= 1:
+        return f"${amount:,.2f}".removesuffix(".00")
+    return f"${Decimal(f'{amount:.{digits}g}'):f}"
 
 
 class Meter:
@@ -54,6 +62,7 @@ class Meter:
     def count(self, usage: Usage | None, cost: Callable[[Usage], float | None]) -> None:
         """Count tokens that were no answer to the conversation."""
         if usage is None:
+            self.cost = None if self.limits.cost is not None else self.cost
             return
         self.usage = self.usage + usage
         if self.limits.cost is not None and self.cost is not None:
@@ -68,8 +77,8 @@ class Meter:
         if limits.tokens is not None and self.usage.total >= limits.tokens:
             return f"the limit of {limits.tokens} tokens is reached ({self.usage.total} used)"
         if limits.cost is not None and (self.cost is None or self.cost >= limits.cost):
-            spent = "nobody knows how much is spent" if self.cost is None else f"${self.cost:.4g} spent"
-            return f"the limit of ${limits.cost:g} is reached ({spent})"
+            spent = "nobody knows how much is spent" if self.cost is None else f"{dollars(self.cost)} spent"
+            return f"the limit of {dollars(limits.cost)} is reached ({spent})"
         return ""
 
     def warning(self) -> str:
@@ -83,7 +92,7 @@ class Meter:
         if limits.tokens is not None and self.usage.total >= SOFT * limits.tokens:
             left.append(f"{max(0, limits.tokens - self.usage.total)} more tokens")
         if limits.cost is not None and self.cost is not None and self.cost >= SOFT * limits.cost:
-            left.append(f"${max(0.0, limits.cost - self.cost):.2g} more")
+            left.append(f"{dollars(max(0.0, limits.cost - self.cost), 2)} more")
         if not left:
             return ""
         self._warned = True

@@ -12,7 +12,7 @@ MILLION = 1_000_000
 class Rates(BaseModel):
     """Prices in US dollars for a million tokens."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     input: float = Field(ge=0)
     """Of input that is neither read from nor written to a cache."""

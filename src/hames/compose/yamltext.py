@@ -76,12 +76,17 @@ def parse(text: str, source: str) -> Node:
         raise ConfigError(f"{source}: {len(text)} characters are too many for a composition", remedy=f"keep it below {SIZE_LIMIT}")
     try:
         tree: Any = yaml.compose(text, Loader=Loader)  # pyright: ignore[reportUnknownVariableType]
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply", remedy="write it flatter") from None
     except yaml.YAMLError as error:
         mark: Any = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(f"{source}{line}: not YAML: {problem}", remedy="mend the file; indent with spaces, not tabs") from None
-    return Node([], Origin(source, 1)) if tree is None else _Builder(source).build(tree)
+    try:
+        return Node([], Origin(source, 1)) if tree is None else _Builder(source).build(tree)
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply", remedy="write it flatter") from None
 
 
 class _Builder:
@@ -137,7 +142,7 @@ def scalar(text: str) -> Any:
         return BOOL[lowered]
     if lowered in SPECIAL:
         return SPECIAL[lowered]
-    if INT.fullmatch(text):
+    if INT.fullmatch(text) and len(text) <= 4000:  # Python converts no longer ones
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     if FLOAT.fullmatch(text):
         return float(text)

@@ -55,6 +55,8 @@ def measured(data: bytes) -> tuple[str, int, int]:
 
 def webp(data: bytes) -> tuple[int, int]:
     chunk = data[12:16]
+    if len(data) < 30:
+        raise NotAPicture("it is cut off")
     if chunk == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
     if chunk == b"VP8L":

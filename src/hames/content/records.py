@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hames.content.errors import StorageError
-from hames.content.jsontext import as_object, dumps, parse_object
+from hames.content.jsontext import as_object, parse_object
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
@@ -18,12 +19,13 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
     :raises StorageError: if it cannot be written; what was there is as it was.
     """
+    data = json.dumps(dict(record)).encode() + b"\n"  # escapes what is no Unicode: names of files may hold that
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(dumps(dict(record)).encode() + b"\n")
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -74,22 +74,25 @@ class OpenAIChat:
         return clean(f'{dumps(body)[:-1]},"messages":[{lead}').encode()
 
     def joins(self, previous: Message, message: Message) -> bool:
-        return False
+        return answers(previous) and answers(message)
 
     def group(self, messages: Sequence[Message], *, reasoning: bool, pictures: Pictures) -> Fragment | None:
-        (message,) = messages
-        results = [block for block in message.blocks if isinstance(block, ToolResult)]
-        seen = [block for block in message.blocks if isinstance(block, Image)]
-        if results:
-            parts = [dumps({"role": "tool", "tool_call_id": result.call_id, "content": result.text}) for result in results]
-            # A tool message holds text alone: what a result shows follows as a message of the user.
-            seen += [part for result in results for part in result.content if isinstance(part, Image)]
-            parts += [dumps({"role": "user", "content": content(message.text, seen, pictures)})] if message.text or seen else []
-        elif message.role == "user":
-            parts = [dumps({"role": "user", "content": content(message.text, seen, pictures)})]
+        if answers(messages[0]):
+            parts = self._results(messages, pictures)
+        elif messages[0].role == "user":
+            parts = [dumps({"role": "user", "content": content(messages[0].blocks, pictures)})]
         else:
-            parts = self._assistant(message, reasoning)
+            parts = self._assistant(messages[0], reasoning)
         return Fragment(",".join(parts).encode()) if parts else None
+
+    @staticmethod
+    def _results(messages: Sequence[Message], pictures: Pictures) -> list[str]:
+        """All results of one answer, then what they show and what was said with them: nothing may stand between results."""
+        results = [block for message in messages for block in message.blocks if isinstance(block, ToolResult)]
+        parts = [dumps({"role": "tool", "tool_call_id": result.call_id, "content": result.text}) for result in results]
+        more: list[Block] = [block for message in messages for block in message.blocks if isinstance(block, Text | Image)]
+        more += [part for result in results for part in result.content if isinstance(part, Image)]
+        return [*parts, dumps({"role": "user", "content": content(more, pictures)})] if more else parts
 
     def _assistant(self, message: Message, reasoning: bool) -> list[str]:
         body: dict[str, Any] = {"role": "assistant", "content": message.text or None}
@@ -109,14 +112,21 @@ class OpenAIChat:
         return OpenAIParser()
 
 
-def content(text: str, seen: Sequence[Image], pictures: Pictures) -> Any:
-    """The content of a user's message: its text, or parts where it has pictures."""
-    if not seen:
-        return text
-    parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
-    for image in seen:
-        data = b64encode(pictures(image.blob)).decode()
-        parts.append({"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{data}"}})
+def answers(message: Message) -> bool:
+    return any(isinstance(block, ToolResult) for block in message.blocks)
+
+
+def content(blocks: Sequence[Block], pictures: Pictures) -> Any:
+    """The content of a user's message: its text, or parts in order where it has pictures."""
+    if not any(isinstance(block, Image) for block in blocks):
+        return "".join(block.text for block in blocks if isinstance(block, Text))
+    parts: list[dict[str, Any]] = []
+    for block in blocks:
+        if isinstance(block, Text) and block.text:
+            parts.append({"type": "text", "text": block.text})
+        elif isinstance(block, Image):
+            data = b64encode(pictures(block.blob)).decode()
+            parts.append({"type": "image_url", "image_url": {"url": f"data:{block.media_type};base64,{data}"}})
     return parts
 
 

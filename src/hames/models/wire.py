@@ -7,6 +7,7 @@ by ``benchmarks/``). No header, id or field beyond prompt, tools and settings ri
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from io import BytesIO
 
@@ -114,7 +115,7 @@ class WireStream:
                     return
                 if response.content_type != "text/event-stream":
                     what = f"{model.url} answered with {response.content_type} instead of a stream; is the base URL right?"
-                    yield self._failed(Failure("not-found", what, response.status))
+                    yield self._failed(Failure("not-found", model.scrub(what), response.status))
                     return
                 splitter = EventSplitter()
                 async for data in response.content.iter_any():
@@ -123,11 +124,11 @@ class WireStream:
                             yield self._scrubbed(chunk)
                             if isinstance(chunk, Finish):
                                 return
-            yield self._parser.end() or self._failed(Failure("cut", "the stream ended without a finish"))
+            yield self._end("the stream ended without a finish")
         except TimeoutError:
             yield self._failed(Failure("timeout", f"no byte for {model.idle:g} s"))
         except aiohttp.ClientPayloadError:
-            yield self._parser.end() or self._failed(Failure("cut", "the connection broke in the middle of the answer"))
+            yield self._end("the connection broke in the middle of the answer")
         except (aiohttp.ClientError, OSError) as error:
             yield self._failed(Failure("transport", model.scrub(f"{model.url}: {error or type(error).__name__}")))
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -139,16 +140,20 @@ class WireStream:
         body = self._request.body()
         return body if len(body) <= PIECES_FROM else BytesIO(body)
 
+    def _end(self, why: str) -> Chunk:
+        """The Finish that the end of the stream implies, or that it was cut."""
+        finish = self._parser.end()
+        return self._scrubbed(finish) if finish is not None else self._failed(Failure("cut", why))
+
     def _failed(self, failure: Failure) -> Finish:
         return Finish("error", self._parser.partial(), self._parser.usage, failure)
 
     def _scrubbed(self, chunk: Chunk) -> Chunk:
         if isinstance(chunk, Finish) and chunk.failure is not None:
             failure = chunk.failure
-            message = self._model.scrub(failure.message)
-            return Finish(
-                chunk.reason, chunk.blocks, chunk.usage, Failure(failure.kind, message, failure.status, failure.retry_after, failure.word)
-            )
+            scrub = self._model.scrub
+            said = replace(failure, message=scrub(failure.message), word=scrub(failure.word))
+            return replace(chunk, failure=said)
         return chunk
 
     async def _refused(self, response: aiohttp.ClientResponse) -> Failure:
@@ -159,9 +164,9 @@ class WireStream:
         kind: FailureKind = STATUSES.get(status) or ("server" if status >= 500 else "invalid-request")
         if kind == "invalid-request" and any(sign in lowered for sign in OVERFLOW):
             kind = "context-overflow"
-        return Failure(
-            kind, self._model.scrub(message or f"HTTP {status} {response.reason or ''}".strip()), status, self._retry_after(response), word
-        )
+        scrub = self._model.scrub
+        said = scrub(message or f"HTTP {status} {response.reason or ''}".strip())
+        return Failure(kind, said, status, self._retry_after(response), scrub(word))
 
     def _retry_after(self, response: aiohttp.ClientResponse) -> float | None:
         """Seconds to wait, from a number or a date (RFC 9110, section 10.2.3)."""

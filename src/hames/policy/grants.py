@@ -45,11 +45,10 @@ class Grants:
         return self._root / sha256(os.fsencode(os.path.realpath(workspace))).hexdigest()[:32]
 
     def of(self, workspace: str) -> list[Grant]:
-        """What is allowed in a workspace. A file that cannot be read allows nothing."""
+        """What is allowed in a workspace. A file that cannot be read, or is about another one, allows nothing."""
         directory = self.directory(workspace)
-        return (
-            [] if directory is None or not directory.is_dir() else [grant for path in sorted(directory.iterdir()) if (grant := read(path))]
-        )
+        real = os.path.realpath(workspace)
+        return [] if directory is None else [grant for grant in read_all(directory) if grant.workspace == real]
 
     def all(self) -> list[Grant]:
         if self._root is None or not self._root.is_dir():
@@ -79,7 +78,8 @@ class Grants:
 
 
 def read_all(directory: Path) -> list[Grant]:
-    return [grant for path in sorted(directory.glob("*.json")) if (grant := read(path)) is not None]
+    paths = sorted(path for path in directory.glob("*.json") if path.stem.isalnum())
+    return [grant for path in paths if (grant := read(path)) is not None]
 
 
 def read(path: Path) -> Grant | None:

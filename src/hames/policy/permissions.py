@@ -87,9 +87,10 @@ class Permissions:
         access: Mode = "full" if request.unconfined else mode
         opens = bool(request.unconfined) or "execute" not in request.capabilities  # such a call opens the network by itself
         if not any(rule.verdict == "ask" for rule in matching):
-            for rule in matching:
-                if rule.verdict == "allow" and (not request.unconfined or "unconfined" in rule.when):
-                    return Decision("allow", "", access, rule.network or opens, (*asked, f"rule: {rule}"))
+            allowing = [rule for rule in matching if rule.verdict == "allow" and (not request.unconfined or "unconfined" in rule.when)]
+            if allowing:
+                network = opens or any(rule.network for rule in allowing)
+                return Decision("allow", "", access, network, (*asked, *(f"rule: {rule}" for rule in allowing)))
         opens |= "network" in request.capabilities
         for tool, when in self._sessions.get(request.session, ()):
             if tool == request.name and fits(when, request):

@@ -9,12 +9,14 @@ import json
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from hames.content.paths import expanded
 from hames.policy.port import ToolRequest
-from hames.policy.shell import simple_commands
+from hames.policy.shell import loosened, simple_commands
 
 Verdict = Literal["allow", "ask", "deny"]
 
@@ -66,18 +68,33 @@ class Rule(BaseModel):
         value = text(request.arguments[name])
         if "execute" in request.capabilities and name == "command":
             return self._fits_command(value, pattern)
+        if name == "path":
+            places = located(value, request.cwd)
+            return any(fnmatchcase(place, pattern) for place in (places if self.verdict == "allow" else (value, *places)))
         return fnmatchcase(value, pattern)
 
     def _fits_command(self, command: str, pattern: str) -> bool:
-        """A rule that allows must fit the whole: ``npm test*`` does not allow ``npm test; rm x``. The others need a part."""
+        """A rule that allows must fit the whole: ``npm test*`` does not allow ``npm test; rm x``. The others need a part, and look for it
+        also in what is not understood: they are a help there, and no wall, which the sandbox is."""
         parts = simple_commands(command)
         if self.verdict == "allow":
-            if parts is None or not parts:
+            if not parts:
                 return command == pattern or pattern == "*"
             return command == pattern or all(fnmatchcase(part, pattern) for part in parts)
-        if parts is None:  # what is not understood is taken for whatever it contains
-            return fnmatchcase(command, pattern) or fnmatchcase(command, f"*{pattern}*")
-        return any(fnmatchcase(part, pattern) for part in (command, *parts))
+        loose = loosened(command)
+        if parts is None:
+            return fnmatchcase(command, pattern) or fnmatchcase(loose, f"*{pattern}*")
+        return any(fnmatchcase(part, pattern) for part in (command, loose, *parts))
+
+
+def located(path: str, cwd: str) -> tuple[str, ...]:
+    """Where a path leads: relative to the working directory where it is inside, and absolute."""
+    base = Path(cwd).resolve()
+    try:
+        real = (base / expanded(path)).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return ()
+    return (str(real.relative_to(base)), str(real)) if real.is_relative_to(base) else (str(real),)
 
 
 def text(value: Any) -> str:
@@ -92,16 +109,29 @@ def exact(value: Any) -> str:
 
 def lasting(request: ToolRequest) -> dict[str, str]:
     """The patterns of what an answer for longer than once covers: an address with its whole host, everything else as it is."""
-    patterns = {name: exact(value) for name, value in request.arguments.items() if name != "timeout"}
+    patterns = {name: exact(value) for name, value in request.arguments.items() if name != "timeout" and value not in EMPTY}
     url = request.arguments.get("url")
-    if isinstance(url, str) and (match := re.match(r"(https?://[^/?#]+)", url)):
-        patterns["url"] = f"{exact(match[1])}/*"
+    if isinstance(url, str) and (host := HOST.match(url)):
+        patterns["url"] = f"{exact(host[1])}/*"
     if request.unconfined:
         patterns["unconfined"] = "?*"
     return patterns
 
 
+HOST = re.compile(r"(https?://[^/?#\\]+)(.*)", re.DOTALL)
+EMPTY = (None, False, "")
+
+
 def fits(when: Mapping[str, str], request: ToolRequest) -> bool:
-    """Whether every argument matches its pattern; one without a pattern does not."""
-    values = ((name, value) for name, value in request.arguments.items() if name != "timeout")
-    return all(name in when and fnmatchcase(text(value), when[name]) for name, value in values)
+    """Whether every argument matches its pattern; one without a pattern does not, unless it is empty."""
+    for name, value in request.arguments.items():
+        if name == "timeout" or (name not in when and value in EMPTY):
+            continue
+        if name not in when:
+            return False
+        shown = text(value)
+        if name == "url" and (host := HOST.match(shown)) and not host[2].startswith("/"):
+            shown = f"{host[1]}/{host[2]}"
+        if not fnmatchcase(shown, when[name]):
+            return False
+    return True

@@ -122,7 +122,7 @@ class Prompts:
             if digest == told.get(name, ""):
                 continue
             digests[name] = digest
-            if text and (compacted or not fact.quiet):
+            if text and (not fact.quiet or (compacted and name not in told)):
                 texts.append(text)
         return texts, digests
 

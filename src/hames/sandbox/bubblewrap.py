@@ -6,10 +6,12 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from hames.sandbox.port import Enforcement, Place, View
+from hames.sandbox import seccomp
+from hames.sandbox.port import Command, Enforcement, Place, View
 
 #: Directories of sockets and locks of the machine; what programs need of them is shown again.
 RUNTIME = Path("/run")
@@ -38,21 +40,34 @@ class Bubblewrap:
 
     mounts = True
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, *, unix_sockets: bool = False) -> None:
         self._program = program
+        self._filter = seccomp.program(seccomp.bubblewrap(unix_sockets=unix_sockets))
         self.enforcement = Enforcement("bubblewrap", "enforced")
 
     def works(self) -> bool:
         """Whether this machine lets us use it, tried with what every call needs."""
         view = View({Path("/"): "read"})
         try:
-            command = self.wrap(("true",), view, Path("/"), None)
-            return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+            with self.wrapped(("true",), view, Path("/"), None) as command:
+                done = subprocess.run(command.argv, capture_output=True, timeout=10, check=False, pass_fds=command.pass_fds)
+            return done.returncode == 0
         except (OSError, subprocess.TimeoutExpired):
             return False
 
-    def wrap(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> list[str]:
+    @contextmanager
+    def wrapped(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> Generator[Command]:
         """The command that runs ``argv`` confined."""
+        descriptor = os.memfd_create("filter")
+        try:
+            os.write(descriptor, self._filter)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            command = [*self._options(view, scratch), "--seccomp", str(descriptor), "--chdir", str(cwd), "--", *argv]
+            yield Command(command, 2, (descriptor,))
+        finally:
+            os.close(descriptor)
+
+    def _options(self, view: View, scratch: Path | None) -> list[str]:
         command = [self._program, "--die-with-parent", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
         command += [] if view.network else ["--unshare-net"]
         if os.geteuid() == 0:
@@ -66,7 +81,8 @@ class Bubblewrap:
             command += ["--ro-bind-try", name, name]
         for name in NEEDED:
             command += ["--ro-bind-try", name, name]
-        command += ["--bind", str(scratch), str(TEMPORARY)] if scratch is not None else ["--tmpfs", str(TEMPORARY)]
+        if TEMPORARY not in view.places:
+            command += ["--bind", str(scratch), str(TEMPORARY)] if scratch is not None else ["--tmpfs", str(TEMPORARY)]
         above: list[tuple[Path, Place]] = []
         for path, place in mountable(view):
             if place == "write":
@@ -78,7 +94,7 @@ class Bubblewrap:
             above.append((path, place))
         for path in sockets(view):
             command += ["--ro-bind", "/dev/null", str(path)]
-        return [*command, "--chdir", str(cwd), "--", *argv]
+        return command
 
 
 def foreign(view: View) -> bool:
@@ -93,12 +109,20 @@ def mountable(view: View) -> list[tuple[Path, Place]]:
     for path in view.places:
         places.update((each, "write") for each in between(path, view))
     found = View(places).ordered[1:]
-    return [(path, place) for path, place in found if path.exists() and not path.is_symlink() and path != TEMPORARY]
+    return [(path, place) for path, place in found if canonical(path)]
+
+
+def canonical(path: Path) -> bool:
+    """Whether a path is there and leads over no link: a mount would follow it."""
+    try:
+        return path.exists() and path.resolve() == path
+    except (OSError, RuntimeError):
+        return False
 
 
 def needs_mount(path: Path, above: list[tuple[Path, Place]]) -> bool:
     """Whether a readable place stands in one that is otherwise."""
-    if path.is_relative_to(TEMPORARY):
+    if path.is_relative_to(TEMPORARY) and path != TEMPORARY:
         return True
     around = [place for each, place in above if path.is_relative_to(each)]
     return bool(around) and around[-1] != "read"

@@ -20,7 +20,14 @@ SECRETS: tuple[str, ...] = (
     "*_AUTH",
     "*COOKIE*",
     "SSH_AUTH_SOCK",
-    "DATABASE_URL",
+    "*DATABASE_URL*",
+    "REDIS_URL",
+    "*_DSN",
+    "*MONGO*_UR*",
+    "*_KEY",
+    "*_PAT",
+    "*_PWD",
+    "SSHPASS",
 )
 
 

@@ -14,13 +14,14 @@ import ctypes
 import json
 import os
 import platform
+import signal
 import stat
 import struct
 import sys
 
 CREATE, ADD, RESTRICT = 444, 445, 446  # the same on every architecture
 SECCOMP = {"x86_64": 317, "aarch64": 277}
-PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP = 38, 24
+PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER = 38, 24, 36
 
 WRITE_FILE, READ_FILE, REMOVE_DIR, REMOVE_FILE = (1 << n for n in (1, 2, 4, 5))
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 << n for n in range(6, 13))
@@ -29,30 +30,14 @@ WRITES = WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_CHAR | MAKE_DIR | MAKE_REG
 ON_FILES = WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 SCOPES = 3  # abstract sockets and signals, from the sixth version on
 
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
-
-AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-#: Numbers of system calls by architecture. Denied without the network; io_uring can do the work of all of them.
-NETWORK_CALLS = {"x86_64": (41, 425, 426, 427), "aarch64": (198, 425, 426, 427)}
-#: Changes of owners and extended attributes, which Landlock does not see: always denied.
-OWNER_CALLS = {
-    "x86_64": (92, 93, 94, 260, 188, 189, 190, 197, 198, 199, 463, 466),
-    "aarch64": (54, 55, 5, 6, 7, 14, 15, 16, 463, 466),
-}
-#: Changes of modes and times: denied where nothing is writable.
-MODE_CALLS = {"x86_64": (90, 91, 268, 452, 132, 235, 261, 280), "aarch64": (52, 53, 452, 88)}
-#: What a confined program of the superuser could do to the machine.
-MACHINE_CALLS = {
-    "x86_64": (155, 161, 165, 166, 167, 168, 169, 170, 171, 172, 173, 175, 176, 227, 246, 248, 249, 250, 298, 304, 313, 320, 321),
-    "aarch64": (41, 51, 40, 39, 224, 225, 142, 161, 162, 105, 106, 112, 104, 217, 218, 219, 241, 265, 273, 294, 280),
-}
+DEVICES = ("null", "zero", "full", "random", "urandom")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def version() -> int:
     """The version of Landlock that the kernel has, 0 for none."""
-    if not sys.platform.startswith("linux") or platform.machine() not in AUDIT_ARCH:
+    if not sys.platform.startswith("linux") or platform.machine() not in SECCOMP:
         return 0
     return max(0, libc.syscall(CREATE, None, ctypes.c_size_t(0), 1))
 
@@ -64,10 +49,11 @@ def check(result: int, what: str) -> int:
     return result
 
 
-def restrict(places: list[tuple[str, str]], abi: int, hides: bool) -> None:
-    """Give this thread, and all that comes of it, only these places."""
+def restrict(places: list[tuple[str, str]], abi: int) -> None:
+    """Give this thread, and all that comes of it, only these places; of devices those that are nobody's."""
+    places = [*places, ("/dev", "hidden")]
     writes = WRITES | (REFER if abi >= 2 else 0) | (TRUNCATE if abi >= 3 else 0) | (IOCTL_DEV if abi >= 5 else 0)
-    handled = writes | (READ_FILE if hides else 0)
+    handled = writes | READ_FILE
     attributes = struct.pack("=QQQ", handled, 0, SCOPES if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = check(libc.syscall(CREATE, attributes, ctypes.c_size_t(size), 0), "landlock_create_ruleset")
@@ -111,19 +97,11 @@ def restrict(places: list[tuple[str, str]], abi: int, hides: bool) -> None:
     os.close(ruleset)
 
 
-def filter_calls(denied: list[int]) -> None:
-    """Let these system calls fail with EPERM, and all of another architecture."""
-    machine = platform.machine()
-    instructions = [(0x20, 0, 0, 4), (0x15, 1, 0, AUDIT_ARCH[machine]), (0x06, 0, 0, 0x00050001), (0x20, 0, 0, 0)]
-    if machine == "x86_64":
-        instructions += [(0x35, 0, 1, 0x40000000), (0x06, 0, 0, 0x00050001)]  # the x32 calls
-    for number in denied:
-        instructions += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050001)]
-    instructions.append((0x06, 0, 0, 0x7FFF0000))
-    code = b"".join(struct.pack("=HBBI", *each) for each in instructions)
+def install(code: bytes) -> None:
+    """Install a filter of system calls."""
     buffer = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))
-    check(libc.syscall(SECCOMP[machine], 1, 0, program), "seccomp")
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
+    check(libc.syscall(SECCOMP[platform.machine()], 1, 0, program), "seccomp")
 
 
 def drop_capabilities() -> None:
@@ -139,31 +117,69 @@ def drop_capabilities() -> None:
     check(libc.syscall(126 if platform.machine() == "x86_64" else 91, header, data), "capset")
 
 
-def confine(places: list[tuple[str, str]], *, network: bool, modes: bool) -> None:
+def confine(places: list[tuple[str, str]], code: bytes) -> None:
     """Confine this process for good.
 
-    :param modes: whether it may change modes and times of files; Landlock does not see where.
+    :param code: the filter of system calls.
     :raises OSError: if the kernel refuses; nothing may be run then.
     """
-    machine = platform.machine()
-    denied = [*MACHINE_CALLS[machine], *OWNER_CALLS[machine]]
-    denied += NETWORK_CALLS[machine][1:] if network else NETWORK_CALLS[machine]
-    denied += [] if modes else MODE_CALLS[machine]
-    restrict(places, version(), any(kind == "hidden" for _, kind in places))
+    restrict(places, version())
     drop_capabilities()
-    filter_calls(denied)
+    install(code)
+
+
+def watch(child: int) -> int:
+    """Wait for a command, end all that it has left behind, and return its status: what is orphaned comes to this process."""
+    status = 0
+    while True:
+        try:
+            pid, ended = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return status
+        if pid == child:
+            status = ended
+            child = 0
+        if child == 0:
+            for pid in children():
+                try:
+                    os.kill(pid, 9)
+                except OSError:
+                    pass
+
+
+def children() -> list[int]:
+    """The processes below this one."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names are what is wanted
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as file:  # noqa: PTH123 - starts faster without pathlib
+                    parents[int(name)] = int(file.read().rsplit(")", 1)[1].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+    below = {os.getpid()}
+    while found := {pid for pid, parent in parents.items() if parent in below and pid not in below}:
+        below |= found
+    return sorted(below - {os.getpid()})
 
 
 def main() -> None:
-    """``landlock.py {"places": [[path, place], …], "network": …, "modes": …} command …``"""
+    """``landlock.py {"places": [[path, place], …], "filter": hexadecimal} command …``"""
     settings = json.loads(sys.argv[1])
     try:
         places = [(path, place) for path, place in settings["places"]]
-        confine(places, network=settings["network"], modes=settings["modes"])
-        os.execvp(sys.argv[2], sys.argv[2:])
+        check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
+        confine(places, bytes.fromhex(settings["filter"]))
+        child = os.fork()
+        if child == 0:
+            os.execvp(sys.argv[2], sys.argv[2:])
     except OSError as error:
         print(f"hames: the sandbox could not be set up: {error}", file=sys.stderr)
-        sys.exit(126)
+        os._exit(126)
+    for number in (1, 2, 15):
+        signal.signal(number, signal.SIG_IGN)
+    status = watch(child)
+    os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 
 
 if __name__ == "__main__":

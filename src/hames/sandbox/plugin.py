@@ -26,6 +26,8 @@ class SandboxConfig(BaseModel):
     """More files and directories that tools must not read."""
     reveal: list[str] = []
     """Of those that are hidden as secrets the ones that tools may read."""
+    unix_sockets: bool = False
+    """Whether commands may make Unix sockets. Those of other programs can be reached through them then, wherever they are."""
     unprotect: list[str] = []
     """Of the protected names at the top of a workspace the ones that tools may write, for example ``.git``."""
 
@@ -45,4 +47,4 @@ def sandbox(ctx: Context, config: SandboxConfig) -> None:
         private = () if root is None else (root,)
         return Rules((*hidden, *private), writable, tuple(loaded.paths) if loaded is not None else (), names, readable)
 
-    ctx.provide(SANDBOX, Sandbox(config.means, (root or canonical(["~"])[0]) / "sandbox", rules))
+    ctx.provide(SANDBOX, Sandbox(config.means, (root or canonical(["~"])[0]) / "sandbox", rules, unix_sockets=config.unix_sockets))

@@ -47,6 +47,21 @@ class Enforcement:
     gaps: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class Command:
+    """A command line that runs something confined.
+
+    :ivar watchers: how many processes at the beginning only watch over the others, each the parent of the next.
+    :ivar pass_fds: descriptors that it needs.
+    :ivar trespasses: filled in when it has ended: what it did to protected names that could not be held.
+    """
+
+    argv: list[str]
+    watchers: int = 0
+    pass_fds: tuple[int, ...] = ()
+    trespasses: list[str] = field(default_factory=list[str])
+
+
 class Refused(Exception):
     """A path that may not be read or written; the message says why and what to do instead."""
 
@@ -57,12 +72,16 @@ class View:
 
     :param places: canonical paths; the root is always among them.
     :param roots: where file tools may write: the workspace and what was added to it, not the Git directory.
+    :param empty: files that are not there and are held empty while a command runs.
+    :param absent: names that are not there and are put aside where a command makes them.
     :param why: for paths that are protected or hidden, the reason in words.
     """
 
     places: Mapping[Path, Place]
     network: bool = False
     roots: tuple[Path, ...] = ()
+    empty: tuple[Path, ...] = ()
+    absent: tuple[Path, ...] = ()
     why: Mapping[Path, str] = field(default_factory=dict[Path, str])
 
     def deciding(self, path: Path) -> Path:

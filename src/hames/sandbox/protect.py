@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hames.content.paths import expanded
-from hames.sandbox.git import git_places
+from hames.sandbox.git import repository
 from hames.sandbox.port import Confinement, Place, View
 
 #: What other programs and Hames itself take orders from: protected from tools at the top of a workspace, by file tools anywhere.
@@ -88,22 +88,44 @@ def view(confinement: Confinement, rules: Rules) -> View:
         places[confinement.scratch] = "write"
     roots = [] if confinement.scratch is None else [confinement.scratch]
     workspace = confinement.workspace.resolve()
+    empty: list[Path] = []
+    absent: list[Path] = []
     if confinement.access == "workspace-write":
         roots += [workspace, *rules.writable, *confinement.also]
         places.update((path, "write") for path in roots)
+        kept = [(path, "the composition of this agent is made of it") for path in rules.loaded]
         if ".git" in rules.names:
-            git = git_places(workspace)
-            places.update(git)
-            why.update((path, "Git runs code that it names") for path, place in git.items() if place == "read")
-        for name in rules.names:
-            path = workspace / name
-            if path not in places:
-                places[path] = "read"
-            if places[path] == "read":
-                why[path] = "programs take orders from it"
-        for path in rules.loaded:
-            places[path] = "read"
-            why[path] = "the composition of this agent is made of it"
+            git = repository(workspace)
+            places.update((path, place) for path, place in git.places.items() if place == "write")
+            kept += [(path, "Git runs code that it names") for path, place in git.places.items() if place == "read"]
+            empty, absent = git.empty, git.absent
+        own = {path for path, place in places.items() if place == "write"}
+        kept += [(workspace / name, "programs take orders from it") for name in rules.names if workspace / name not in own]
+        kept += [(path, "Git runs code that it names") for path in empty]
+        for path, reason in kept:
+            for each in (path, target(path)):  # what a protected link leads to is protected too
+                if each not in own and writable(each, places):
+                    places[each] = "read"
+                    why[each] = reason
     elif workspace not in places:
         places[workspace] = "read"
-    return View(places, confinement.network, tuple(roots), why)
+    for path in rules.hidden:
+        if path not in (workspace, confinement.scratch):
+            places[path] = "hidden"
+    absent = [path for path in absent if writable(path, places)]
+    return View(places, confinement.network, tuple(roots), tuple(empty), tuple(absent), why)
+
+
+def target(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return path
+
+
+def writable(path: Path, places: Mapping[Path, Place]) -> bool:
+    """Whether the nearest place around a path may be written, so that it needs protection."""
+    for each in path.parents:
+        if each in places:
+            return places[each] == "write" or (places[each] == "read" and writable(each, places))
+    return False

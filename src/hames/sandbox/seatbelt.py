@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from hames.content.jsontext import dumps
-from hames.sandbox.port import Enforcement, View
+from hames.sandbox.port import Command, Enforcement, View
 
 PROGRAM = "/usr/bin/sandbox-exec"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/tty", "/dev/stdout", "/dev/stderr", "/dev/dtracehelper")
@@ -41,6 +42,7 @@ class Seatbelt:
     def works(self) -> bool:
         return os.access(PROGRAM, os.X_OK)
 
-    def wrap(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> list[str]:
+    @contextmanager
+    def wrapped(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> Generator[Command]:
         """The command that runs ``argv`` confined."""
-        return [PROGRAM, "-p", profile(view, scratch), *argv]
+        yield Command([PROGRAM, "-p", profile(view, scratch), *argv])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Protocol
@@ -14,23 +13,9 @@ from typing import Protocol
 from hames.content.jsontext import dumps
 from hames.kernel import Key
 from hames.sandbox import files
-from hames.sandbox.git import later_redirects
 from hames.sandbox.hold import held
-from hames.sandbox.port import Confinement, Enforcement, Refused, View
+from hames.sandbox.port import Command, Confinement, Enforcement, Refused, View
 from hames.sandbox.protect import Rules, view
-
-
-@dataclass(slots=True)
-class Command:
-    """A command line that runs something confined.
-
-    :ivar supervised: whether the first process and its child only watch over the others.
-    :ivar trespasses: filled in when it has ended: what it did to protected names that could not be held.
-    """
-
-    argv: list[str]
-    supervised: bool = False
-    trespasses: list[str] = field(default_factory=list[str])
 
 
 class Means(Protocol):
@@ -42,7 +27,7 @@ class Means(Protocol):
 
     def works(self) -> bool: ...
 
-    def wrap(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> list[str]: ...
+    def wrapped(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> AbstractContextManager[Command]: ...
 
 
 class Landlock:
@@ -56,17 +41,21 @@ class Landlock:
         self._module = landlock
         gaps = ["modes and times of files outside the workspace can be changed in workspace-write"]
         if landlock.version() < 6:
-            gaps.append("processes outside can be sent signals")
+            gaps.append("processes outside can be sent signals, and spoken to through abstract sockets")
         self.enforcement = Enforcement("landlock", "partial", tuple(gaps))
 
     def works(self) -> bool:
         return self._module.version() >= 3  # versions before do not see truncate(2)
 
-    def wrap(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> list[str]:
+    @contextmanager
+    def wrapped(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> Generator[Command]:
+        from hames.sandbox import seccomp
+
         places = [(str(path), place) for path, place in view.ordered]
         modes = any(place == "write" for path, place in view.places.items() if path != scratch)
-        settings = dumps({"places": places, "network": view.network, "modes": modes})
-        return [sys.executable, "-I", "-S", str(Path(str(self._module.__file__))), settings, *argv]
+        code = seccomp.program(seccomp.landlock(network=view.network, modes=modes))
+        settings = dumps({"places": places, "filter": code.hex()})
+        yield Command([sys.executable, "-I", "-S", str(Path(str(self._module.__file__))), settings, *argv], 1)
 
 
 class Unconfined:
@@ -78,17 +67,18 @@ class Unconfined:
     def works(self) -> bool:
         return True
 
-    def wrap(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> list[str]:
-        return list(argv)
+    @contextmanager
+    def wrapped(self, argv: Sequence[str], view: View, cwd: Path, scratch: Path | None) -> Generator[Command]:
+        yield Command(list(argv))
 
 
-def candidates(named: str) -> Iterator[Means]:
+def candidates(named: str, unix_sockets: bool = False) -> Iterator[Means]:
     """The means to try, the best first."""
     if named in ("auto", "bubblewrap") and sys.platform.startswith("linux"):
         from hames.sandbox.bubblewrap import Bubblewrap, find
 
         if program := find():
-            yield Bubblewrap(program)
+            yield Bubblewrap(program, unix_sockets=unix_sockets)
     if named in ("auto", "landlock") and sys.platform.startswith("linux"):
         yield Landlock()
     if named in ("auto", "seatbelt") and sys.platform == "darwin":
@@ -106,10 +96,12 @@ class Sandbox:
     :param means: ``auto`` for the best that works here, or the name of one; ``none`` for none.
     :param root: a directory for its own records.
     :param rules: gives what holds for every call, when it is asked.
+    :param unix_sockets: whether commands may make Unix sockets.
     """
 
-    def __init__(self, means: str, root: Path, rules: Callable[[], Rules]) -> None:
+    def __init__(self, means: str, root: Path, rules: Callable[[], Rules], *, unix_sockets: bool = False) -> None:
         self._named = means
+        self._unix_sockets = unix_sockets
         self._root = root
         self._rules = rules
         self._means: Means | None = None
@@ -118,7 +110,7 @@ class Sandbox:
     def means(self) -> Means:
         """What is used here: tried once, when first needed."""
         if self._means is None:
-            self._means = next((each for each in candidates(self._named) if each.works()), Unconfined())
+            self._means = next((each for each in candidates(self._named, self._unix_sockets) if each.works()), Unconfined())
         return self._means
 
     @property
@@ -159,9 +151,14 @@ class Sandbox:
         :param write: whether it is to be written; what is read and is not there is looked for in ours.
         """
         scratch = confinement.scratch
+        path = Path(os.path.normpath(path))
         if scratch is None or confinement.access == "full" or not path.is_relative_to(TEMPORARY) or not self.means.mounts:
             return path
-        if self.view(confinement).deciding(path) != Path("/"):
+        try:
+            real = path.resolve()
+        except (OSError, RuntimeError):
+            return path
+        if not real.is_relative_to(TEMPORARY) or self.view(confinement).deciding(real) != Path("/"):
             return path
         inside = scratch / path.relative_to(TEMPORARY)
         return inside if write or os.path.lexists(inside) else path
@@ -184,10 +181,12 @@ class Sandbox:
             scratch = scratch.resolve()
             confinement = replaced(confinement, scratch=scratch)
         seen = self.view(confinement)
-        writes = confinement.access == "workspace-write"
-        redirects = later_redirects(confinement.workspace.resolve()) if writes else []
-        with held(seen, redirects, self._root, placeholders=means.mounts and writes) as trespasses:
-            yield Command(means.wrap(argv, seen, Path(os.path.realpath(cwd)), scratch), means.mounts, trespasses)
+        with (
+            held(seen, self._root, mounts=means.mounts) as trespasses,
+            means.wrapped(argv, seen, Path(os.path.realpath(cwd)), scratch) as command,
+        ):
+            yield command
+        command.trespasses += trespasses
 
 
 SANDBOX: Key[Sandbox] = Key("sandbox")

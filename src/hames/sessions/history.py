@@ -10,6 +10,8 @@ from hames.content.messages import Message, Text, ToolResult, decode_message
 from hames.sessions.event import Event
 
 Target = Literal["turn", "step"]
+SHORTENED = "characters are not shown any more; recall shows them"
+
 Shown = list[tuple[int, Message]]
 
 
@@ -33,6 +35,8 @@ def shown(events: Sequence[Event]) -> tuple[Shown, dict[str, str]]:
         if event.type == "message":
             messages.append((event.seq, decode_message(event.data)))
             told.update(event.data.get("contexts", {}))
+        elif event.type == "told":
+            told.update(event.data["contexts"])
         elif event.type == "pruned":
             chosen = frozenset(event.data["items"])
             head, tail = event.data["head"], event.data["tail"]
@@ -41,6 +45,20 @@ def shown(events: Sequence[Event]) -> tuple[Shown, dict[str, str]]:
             messages = compacted(messages, event.data["until"], event.seq, decode_message(event.data))
             told = {}
     return messages, told
+
+
+def chosen_model(events: Sequence[Event]) -> str:
+    """The model that was chosen last: another one that a turn went on with was not chosen."""
+    chosen, elsewhere = "", False
+    for event in events:
+        model = event.data.get("model")
+        if event.type == "turn":
+            elsewhere = False
+        elif event.type == "fallback" and not elsewhere:
+            chosen, elsewhere = str(event.data.get("from", chosen)), True
+        elif event.type in ("message", "failed") and isinstance(model, str) and not elsewhere:
+            chosen = model
+    return chosen
 
 
 def waiting(events: Sequence[Event]) -> list[Waiting]:
@@ -78,7 +96,7 @@ def shortened(result: ToolResult, head: int, tail: int) -> ToolResult:
         if isinstance(part, Text) and len(part.text) > head + tail:
             left_out = len(part.text) - head - tail
             end = part.text[-tail:] if tail else ""
-            content.append(Text(f"{part.text[:head]}\n[… {left_out} characters are not shown any more; recall shows them …]\n{end}"))
+            content.append(Text(f"{part.text[:head]}\n[… {left_out} {SHORTENED} …]\n{end}"))
         elif isinstance(part, Text):
             content.append(part)
         else:

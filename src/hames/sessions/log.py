@@ -9,6 +9,7 @@ Events and what their data holds:
 ``dropped`` ``items``: waiting messages that were taken back, by the numbers of their events
 ``message`` ``role source blocks``; an answer of a model also ``model finish usage failure dropped``, one that waited ``queued``,
            facts that the harness states ``contexts``: a digest of each
+``told``   ``contexts``: facts that have changed although nothing was said
 ``pruned`` ``items head tail``: of these messages long results are shown by their ends from here on
 ``compacted`` ``until role source blocks reason``: this message stands for all before the event ``until``
 ``state``  ``name value``: something that a plugin remembers of the session; the last one of a name counts
@@ -37,7 +38,7 @@ from hames.content.jsontext import dumps, parse_object
 from hames.content.messages import Image, Message, Text, ToolCall, ToolResult, clean, decode_message, encode_message
 from hames.content.request import EncodedRequest
 from hames.sessions.event import Event
-from hames.sessions.history import Target, Waiting, compacted, pruned, shown, waiting
+from hames.sessions.history import Target, Waiting, chosen_model, compacted, pruned, shown, waiting
 from hames.sessions.requests import RequestLog
 from hames.store import Store, Ticket, checksum
 
@@ -157,16 +158,17 @@ class Session:
         """The place of the next event."""
         return self._seq
 
-    def append(self, type: str, data: dict[str, Any]) -> None:
+    def append(self, type: str, data: dict[str, Any], *, time: float | None = None) -> None:
         """Add an event; durable when the next barrier has been passed.
 
+        :param time: when it happened, of one that is taken over; None for now.
         :raises StorageError: once a write of this session has failed: what cannot be recorded must not happen.
         """
-        self._append(type, encoded(data)[0])
+        self._append(type, encoded(data)[0], time)
 
-    def _append(self, type: str, raw: bytes) -> None:
+    def _append(self, type: str, raw: bytes, when: float | None = None) -> None:
         self._check()
-        seq, time = self._seq, self._clock.now()
+        seq, time = self._seq, self._clock.now() if when is None else when
         crc = event_checksum(self.sid, seq, time, type, raw)
         values = (self.sid, seq, time, type, raw, crc, self.epoch, self._store.owner.id)
         self._unconfirmed.append(self._store.sessions.write(INSERT_EVENT, values, must_change=True))
@@ -203,6 +205,12 @@ class Session:
         chosen = frozenset(seqs)
         self.messages = [(seq, pruned(message, head, tail) if seq in chosen else message) for seq, message in self.messages]
         self._rewritten = "pruned"
+
+    def tell(self, digests: dict[str, str]) -> None:
+        """Note that facts have changed about which nothing is said."""
+        if any(name in self.told for name in digests):
+            self.append("told", {"contexts": digests})
+        self.told.update(digests)
 
     def compact(self, until: int, summary: Message, **more: Any) -> None:
         """From now on let a message stand for all before event ``until``; the log keeps them."""
@@ -285,8 +293,7 @@ class Session:
         self.call_ids = {
             block["id"] for event in events if event.type == "message" for block in event.data["blocks"] if block.get("type") == "tool-call"
         }
-        answers = (event.data.get("model") for event in reversed(events) if event.type in ("message", "failed"))
-        self.last_model = next((model for model in answers if isinstance(model, str)), "")
+        self.last_model = chosen_model(events)
 
     def _close_interrupted(self, events: list[Event]) -> None:
         """Answer calls that have no answer, once, and end a turn that has no end."""

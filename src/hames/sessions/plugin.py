@@ -10,7 +10,6 @@ import apsw
 
 from hames.content.clock import Clock
 from hames.content.errors import BusyError, DamagedError, FencedError, NotFoundError
-from hames.content.jsontext import dumps
 from hames.content.messages import Message, Text, ToolCall, ToolResult, decode_message
 from hames.content.request import EncodedRequest
 from hames.kernel import Context, Key, plugin
@@ -28,6 +27,7 @@ from hames.sessions.log import (
 )
 from hames.sessions.requests import BLOB, RequestRecord, rebuild
 from hames.store import STORE, Store, checksum
+from hames.store.checks import living
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,11 @@ class Sessions:
         session = self.create(cwd, parent=name)
         for event in kept[1:]:
             if event.type not in ("queued", "dropped"):
-                session.append(event.type, event.data)
+                session.append(event.type, event.data, time=event.time)
             else:
-                session.append("forked", {"type": event.type})  # the numbers of events stay as they are; nothing waits in the new one
+                session.append(
+                    "forked", {"type": event.type}, time=event.time
+                )  # the numbers of events stay as they are; nothing waits in the new one
         await session.barrier()
         session.take_over(read_events(self.store, session.sid))
         return session
@@ -121,31 +123,32 @@ class Sessions:
         """
         session = self.create(cwd)
         for event in events[1:]:
-            session.append(event.type, event.data)
+            session.append(event.type, event.data, time=event.time)
         await session.barrier()
         await session.release()
         return session.id
 
     def search(self, text: str, limit: int = 50) -> list[tuple[str, int, str]]:
         """Where a text stands in the messages of all sessions, the newest first: session, event, and the words around it."""
-        needle = text.casefold()
+        expression = re.compile(re.escape(text), re.IGNORECASE)
         found: list[tuple[str, int, str]] = []
-        pattern = f"%{dumps(text)[1:-1]}%"
-        sql = "SELECT DISTINCT sid FROM events WHERE type = 'message' AND CAST(data AS TEXT) LIKE ? ORDER BY sid DESC"
-        for (sid,) in self.store.sessions.query(sql, (pattern,)):
+        for (sid,) in self.store.sessions.query("SELECT sid FROM sessions ORDER BY sid DESC"):
             for event in read_events(self.store, sid):
                 if event.damaged or event.type != "message":
                     continue
                 said = shown_text(decode_message(event.data))
-                place = said.casefold().find(needle)
-                if place >= 0:
-                    found.append((session_id(sid), event.seq, " ".join(said[max(0, place - 60) : place + len(text) + 60].split())))
-                    if len(found) == limit:
-                        return found
+                match = expression.search(said)
+                if match is None and text.casefold() not in said.casefold():
+                    continue
+                start, end = match.span() if match is not None else (0, 60)
+                found.append((session_id(sid), event.seq, " ".join(said[max(0, start - 60) : end + 60].split())))
+                if len(found) == limit:
+                    return found
         return found
 
     async def purge(self, name: str) -> None:
-        """Remove a session for good: its events, its requests, and the pictures and long fragments that no other session has.
+        """Remove a session for good: its events, its requests, and the pictures and long fragments that no other session has. Those stay
+        while another session is open.
 
         :raises NotFoundError: if there is none of this name.
         :raises BusyError: if a living process holds it.
@@ -158,8 +161,10 @@ class Sessions:
         blobs = blobs_of(self.store, sid)
         await self.store.sessions.run(lambda connection: remove(connection, sid))
         blobs -= {blob for (other,) in self.store.sessions.query("SELECT sid FROM sessions") for blob in blobs_of(self.store, other)}
-        for blob in blobs:
-            self.store.blobs.path(blob).unlink(missing_ok=True)
+        held = self.store.sessions.query("SELECT 1 FROM sessions WHERE owner = ? LIMIT 1", (self.store.owner.id,))
+        if not held and set(living(self.store.root)) <= {self.store.owner.id}:  # others may be about to name what they have just kept
+            for blob in blobs:
+                self.store.blobs.path(blob).unlink(missing_ok=True)
 
     def cwd(self, name: str) -> str:
         """The directory that a session's agent works in.

@@ -59,6 +59,8 @@ class Blobs:
             data = self.path(digest).read_bytes()
         except FileNotFoundError:
             raise NotFoundError(f"there is no blob {digest}", code="BLOB_UNKNOWN") from None
+        except OSError as error:
+            raise DamagedError(f"blob {digest} cannot be read: {os.strerror(error.errno or 0)}", remedy="run 'hames doctor'") from None
         if sha256(data).hexdigest() != digest:
             raise DamagedError(f"blob {digest} is damaged", remedy="run 'hames doctor'")
         return data

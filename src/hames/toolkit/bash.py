@@ -20,7 +20,7 @@ from hames.kernel import Context, plugin
 from hames.policy import Capability
 from hames.policy.shell import classify
 from hames.sandbox import scrubbed
-from hames.sandbox.service import Command
+from hames.sandbox.port import Command
 from hames.toolkit.jobs import JOBS
 from hames.tools import TOOLS, Invocation, Needs, Output, ToolError, tool
 
@@ -111,42 +111,57 @@ def kill_group(process: asyncio.subprocess.Process, number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-def members(group: int) -> list[tuple[int, int]]:
-    """The living processes of a group, each with its parent; on systems without ``/proc`` its leader stands for all."""
-    found: list[tuple[int, int]] = []
-    if not Path("/proc/self/stat").exists():
-        with suppress(OSError):
-            os.killpg(group, 0)
-            found.append((group, 0))
-        return found
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                state, parent, its_group = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:3]
-                if int(its_group) == group and state not in "ZX":
-                    found.append((int(entry.name), int(parent)))
+def processes() -> dict[int, tuple[int, int]]:
+    """Every living process, with its parent and its session; none on systems without ``/proc``."""
+    found: dict[int, tuple[int, int]] = {}
+    with suppress(OSError):
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError, ValueError, IndexError):
+                    state, parent, _, session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+                    if state not in "ZX":
+                        found[int(entry.name)] = (int(parent), int(session))
     return found
 
 
-def ask_to_end(process: asyncio.subprocess.Process, supervised: bool) -> None:
-    """SIGTERM to the group. What only watches over a confined command is left out: its end would kill the command at once."""
-    if not supervised:
-        kill_group(process, signal.SIGTERM)
-        return
-    for pid, parent in members(process.pid):
-        if process.pid not in (pid, parent):
+def members(leader: int) -> dict[int, int]:
+    """What belongs to a command: its session, and all that is below its first process; each with how far below it is."""
+    known = processes()
+    if not known:
+        with suppress(OSError):
+            os.killpg(leader, 0)
+            return {leader: 0}
+        return {}
+    depths = {leader: 0} if leader in known else {}
+    grown = True
+    while grown:
+        below = {pid: depths[parent] + 1 for pid, (parent, _) in known.items() if parent in depths and pid not in depths}
+        depths |= below
+        grown = bool(below)
+    return {**{pid: 99 for pid, (_, session) in known.items() if session == leader}, **depths}
+
+
+def signal_all(leader: int, watchers: int, number: signal.Signals) -> None:
+    """A signal to all that belongs to a command but those that only watch over it."""
+    for pid, depth in members(leader).items():
+        if depth >= watchers:
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, number)
 
 
-async def end_group(process: asyncio.subprocess.Process, supervised: bool) -> None:
-    """End the whole group, politely at first; also what a command left in the background. Cancelling this skips the politeness."""
+async def end_group(process: asyncio.subprocess.Process, watchers: int) -> None:
+    """End all of a command, politely at first; also what it left in the background. Cancelling this skips the politeness."""
     try:
         if process.returncode is None:
-            ask_to_end(process, supervised)
+            signal_all(process.pid, watchers, signal.SIGTERM)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), POLITE)
     finally:
+        if watchers and process.returncode is None:
+            signal_all(process.pid, watchers, signal.SIGKILL)  # those that watch collect what is left, and end by themselves
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), POLITE)
+        signal_all(process.pid, 0, signal.SIGKILL)
         kill_group(process, signal.SIGKILL)
     await process.wait()
     for _ in range(200):  # a killed process is gone a little later
@@ -186,9 +201,10 @@ async def run_confined(command: Command, seconds: float, environment: dict[str, 
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writing_end,
             stderr=writing_end,
+            pass_fds=command.pass_fds,
             start_new_session=True,
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a zero byte, or half a character
         transport.close()
         raise ToolError(f"the shell could not be started: {error}", "NOT_STARTED") from None
     finally:
@@ -203,7 +219,7 @@ async def run_confined(command: Command, seconds: float, environment: dict[str, 
         if not late:
             await asyncio.wait((reading,), timeout=DRAIN)
     finally:
-        ending = asyncio.ensure_future(end_group(process, command.supervised))
+        ending = asyncio.ensure_future(end_group(process, command.watchers))
         try:
             await asyncio.shield(ending)
         finally:

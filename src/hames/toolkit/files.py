@@ -59,7 +59,7 @@ def opened(target: Path, name: str, call: Invocation) -> Generator[tuple[BinaryI
 
 def writes(arguments: Mapping[str, Any], call: Invocation) -> Needs:
     """Writing needs its path."""
-    return Needs(frozenset({"write"}), (call.path(arguments["path"], write=True).resolve(),))
+    return Needs(frozenset({"write"}), (call.real(arguments["path"], write=True),))
 
 
 @tool("read", parallel=True)
@@ -76,7 +76,7 @@ def read(
     :param offset: the first line to show, from 1.
     :param limit: how many lines to show.
     """
-    target = call.path(path)
+    target = call.real(path)
     lines: list[str] = []
     number = 0
     more = False
@@ -96,7 +96,7 @@ def read(
                 break
             text = raw.decode("utf-8", "replace").rstrip("\r\n")
             lines.append(f"{number:6}\t{text[:LINE_LIMIT]}{' […]' if cut or len(text) > LINE_LIMIT else ''}")
-    seen(call)[target.resolve()] = version(status)
+    seen(call)[target] = version(status)
     if not lines:
         return f"{path} is empty" if number == 0 else f"{path} has only {number} lines"
     return "\n".join(lines) + (f"\n[more lines follow; read on with offset {offset + limit}]" if more else "")
@@ -134,7 +134,7 @@ def write(path: str, content: str, *, call: Invocation) -> str:
     :param path: absolute, or relative to the working directory; missing directories are made.
     :param content: the new text of the file.
     """
-    target = call.path(path, write=True).resolve()
+    target = call.real(path, write=True)
     existed = os.path.lexists(target)
     if existed:
         with opened(target, path, call) as (_, status):
@@ -153,7 +153,7 @@ def edit(path: str, old: str, new: str, all: bool = False, *, call: Invocation) 
     :param new: what to put in its place.
     :param all: replace every occurrence.
     """
-    target = call.path(path, write=True).resolve()
+    target = call.real(path, write=True)
     with opened(target, path, call) as (file, status):
         check_fresh(target, status, path, call)
         if status.st_size > EDIT_LIMIT:

@@ -58,7 +58,7 @@ def goal(ctx: Context, config: GoalConfig) -> None:
     agents = ctx.use(AGENTS)
 
     @tool("read")
-    def create_goal(objective: str, max_rounds: Annotated[int, Field(ge=1)] = 20, *, call: Invocation) -> str:
+    async def create_goal(objective: str, max_rounds: Annotated[int, Field(ge=1)] = 20, *, call: Invocation) -> str:
         """Set a goal to work towards over several turns. You go on by yourself until you say that it is complete or blocked.
 
         :param objective: what is to be true at the end, so that it can be checked.
@@ -69,19 +69,23 @@ def goal(ctx: Context, config: GoalConfig) -> None:
         if known is not None and known["phase"] in ("active", "paused"):
             raise ToolError(f"there is a goal already: {said(known)}", "GOAL_EXISTS")
         revision = known["revision"] if known is not None else 0
-        fresh = {"objective": objective, "phase": "active", "rounds": 0, "max_rounds": min(max_rounds, config.max_rounds), "note": ""}
+        spent = agent.memory.get("goal rounds", 0)
+        if spent >= config.max_rounds:
+            raise ToolError(f"goals have driven this agent for {spent} rounds; the user goes on from here", "ROUNDS_SPENT")
+        rounds = min(max_rounds, config.max_rounds - spent)
+        fresh = {"objective": objective, "phase": "active", "rounds": 0, "max_rounds": rounds, "note": ""}
         made = store(agent, {**fresh, "revision": revision})
         agent.memory["goal"] = True
         return said(made)
 
     @tool("read")
-    def get_goal(*, call: Invocation) -> str:
+    async def get_goal(*, call: Invocation) -> str:
         """Show the goal, its revision and how far it is."""
         known = goal_of(agent_of(call))
         return said(known) + (f"\n{known['note']}" if known["note"] else "") if known is not None else "there is no goal"
 
     @tool("read")
-    def update_goal(action: Action, revision: int, objective: str = "", note: str = "", *, call: Invocation) -> str:
+    async def update_goal(action: Action, revision: int, objective: str = "", note: str = "", *, call: Invocation) -> str:
         """Change the goal: say that it is complete or blocked, pause or resume it, or put it differently.
 
         :param action: what to do; edit needs the new objective.
@@ -104,8 +108,10 @@ def goal(ctx: Context, config: GoalConfig) -> None:
     def drive(notice: TurnEnded) -> None:
         agent = agents.live.get(notice.agent)
         known = goal_of(agent) if agent is not None else None
-        if agent is None or known is None or known["phase"] != "active" or not agent.memory.get("goal") or len(agent.inbox):
+        if agent is None or known is None or known["phase"] != "active" or not agent.memory.get("goal"):
             return
+        if notice.end.reason == "completed" and len(agent.inbox):
+            return  # what the user says comes first
         try:
             if notice.end.reason != "completed":
                 agent.memory["goal"] = False
@@ -115,6 +121,7 @@ def goal(ctx: Context, config: GoalConfig) -> None:
                 store(agent, known, phase="blocked", note="its rounds are used up")
             else:
                 now = store(agent, known, rounds=known["rounds"] + 1)
+                agent.memory["goal rounds"] = agent.memory.get("goal rounds", 0) + 1
                 text = f"Go on with the {said(now)}\nWhen it is reached, or cannot be, say so with update_goal."
                 agent.send(Message("user", (Text(text),), "harness"))
         except HamesError as error:

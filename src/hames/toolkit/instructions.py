@@ -37,23 +37,25 @@ def gathered(cwd: Path, config: InstructionsConfig, *, project: bool) -> str:
     texts: list[str] = []
     told: set[str] = set()
     for path, inside in files:
-        found = read_text(path, inside, max(left, 0) + 1)
+        found = read_text(path, inside, config.max_bytes + 1)
         if found is None:
             continue
         if found.refused:
             texts.append(f"[{path} was not read: {found.refused}]")
             continue
-        if not found.text.strip() or found.text in told:
+        text = found.text.strip()
+        if not text or text in told:
             continue
-        told.add(found.text)
-        if left <= 0:
+        told.add(text)
+        data = text.encode()
+        shown = data[: max(left, 0)].decode("utf-8", "ignore").strip()
+        left -= len(data)
+        if not shown:
             texts.append(f"[{path} was not read: the instructions are longer than {config.max_bytes} bytes]")
             continue
-        data = found.text.encode()[:left]
-        left -= len(data)
-        cut = found.more or len(data) < len(found.text.encode())
+        cut = found.more or len(shown.encode()) < len(data)
         note = f"\n[the rest of {path} was not read: the instructions are longer than {config.max_bytes} bytes]" if cut else ""
-        texts.append(f"Instructions from {path}:\n\n{data.decode('utf-8', 'ignore').strip()}{note}")
+        texts.append(f"Instructions from {path}:\n\n{shown}{note}")
     return "\n\n".join(texts)
 
 

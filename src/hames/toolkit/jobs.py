@@ -98,7 +98,7 @@ class Jobs:
         """Tell the agent, and wake it unless jobs alone have woken it often enough."""
         text = f"{job.id} has ended ({job.status}): {job.command[:200]}\nSee it with job_output."
         message = Message("user", (Text(text),), "harness")
-        spoken = next((seq for seq, each in reversed(agent.session.messages) if each.source == "user"), -1)
+        spoken = agent.inbox.heard
         since, wakes = agent.memory.get("wakes", (-1, 0))
         wakes = wakes if since == spoken else 0
         try:
@@ -118,6 +118,9 @@ class Jobs:
         if job.task is not None and not job.task.done():
             job.task.cancel()
             await asyncio.wait((job.task,))
+        if job.status == "running":  # it never began
+            job.status = "killed"
+            job.done.set()
 
     async def _end_all(self, agent: Agent) -> None:
         jobs: dict[str, Job] = agent.memory.get("jobs", {})

@@ -25,6 +25,8 @@ def with_mentions(text: str, cwd: Path, keep_picture: Callable[[str, bytes], Ima
     inside = directories(cwd)[0].resolve()
     for match in list(MENTION.finditer(text))[:COUNT]:
         name = match[1] or match[2].rstrip(".,;:!?)")
+        if not name.strip("./"):
+            continue
         try:
             path = (cwd / name).resolve()
             if path.is_relative_to(inside) and path.exists():

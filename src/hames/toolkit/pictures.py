@@ -19,7 +19,7 @@ def read_image(path: str, *, call: Invocation) -> Output:
 
     :param path: absolute, or relative to the working directory.
     """
-    with opened(call.path(path), path, call) as (file, status):
+    with opened(call.real(path), path, call) as (file, status):
         if status.st_size > MAX_BYTES:
             raise ToolError(f"{path}: it has {status.st_size} bytes; at most {MAX_BYTES} are shown", "NOT_A_PICTURE")
         data = file.read(MAX_BYTES + 1)

@@ -40,11 +40,16 @@ def read_text(path: Path, inside: Path | None, limit: int) -> Read | None:
         return None
     except (OSError, RuntimeError) as error:
         return Read(refused=os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error))
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        return Read(refused="it is no regular file")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            return Read(refused="it is no regular file")
-        data = file.read(limit)
+        try:
+            data = file.read(limit)
+        except OSError as error:
+            return Read(refused=os.strerror(error.errno or 0))
+    data = data.removeprefix(b"\xef\xbb\xbf")
     if b"\0" in data:
         return Read(refused="it is no text")
     return Read(clean(data.decode("utf-8", "ignore" if status.st_size > limit else "replace")), max(0, status.st_size - limit))

@@ -36,6 +36,7 @@ def questions(ctx: Context, config: Any) -> None:
         answers = await ask(tools.approvals, call, chosen)
         if answers is None:
             raise ToolError("nobody is here to answer; decide yourself, and say in your answer what you assumed", "NOBODY")
-        return "\n".join(f"{each.question}\n→ {answer}" for each, answer in zip(chosen, answers, strict=False))
+        given = (*answers, *("(not answered)",) * (len(chosen) - len(answers)))
+        return "\n".join(f"{each.question}\n→ {answer}" for each, answer in zip(chosen, given, strict=False))
 
     tools.register(ctx, ask_user_question)

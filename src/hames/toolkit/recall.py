@@ -48,7 +48,7 @@ def recall(ctx: Context, config: Any) -> None:
     ) -> str:
         """Look at the whole conversation as it was, also what has been shortened or replaced by notes. Search it, or show one message.
 
-        :param pattern: a regular expression to search for.
+        :param pattern: words to search for, as they stand there; case does not matter.
         :param message: the number of a message to show, as a search gives it.
         :param offset: the first character of the message to show.
         :param limit: how many places to show at most.
@@ -61,16 +61,15 @@ def recall(ctx: Context, config: Any) -> None:
             whole = text(decode_message(found.data))
             rest = len(whole) - offset - WHOLE
             return whole[offset : offset + WHOLE] + (f"\n[{rest} more characters; go on with offset {offset + WHOLE}]" if rest > 0 else "")
-        try:
-            expression = re.compile(pattern, re.IGNORECASE)
-        except re.error as error:
-            raise ToolError(f"{pattern!r} is no regular expression: {error}", "INVALID_PATTERN") from None
         if not pattern:
             raise ToolError("give a pattern, or the number of a message", "INVALID_PATTERN")
+        expression = re.compile(re.escape(pattern), re.IGNORECASE)
         lines: list[str] = []
         for event in events:
             said = decode_message(event.data)
             whole = text(said)
+            if said.calls and any(each.id == call.call_id for each in said.calls):
+                continue  # this very search
             if (match := expression.search(whole)) is not None:
                 start, end = max(0, match.start() - AROUND), match.end() + AROUND
                 lead, trail = "…" if start else "", "…" if end < len(whole) else ""

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from hames.kernel import Context, plugin
 from hames.sandbox import Refused
+from hames.sandbox.port import Command
 from hames.tools import TOOLS, Invocation, ToolError, tool
 
 SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv"})
@@ -60,20 +61,24 @@ def pattern_of(glob: str) -> re.Pattern[str]:
         raise ToolError(f"{glob!r} is no glob: {error}", "INVALID_PATTERN") from None
 
 
-def walk(root: Path) -> Iterator[tuple[str, Path]]:
-    """Files below a directory in order of their path, as (relative path, path). Links to directories are not followed."""
-    for directory, names, files in os.walk(root):
-        names[:] = sorted(name for name in names if name not in SKIPPED)
+def walk(root: Path, call: Invocation) -> Iterator[tuple[str, Path]]:
+    """Files below a directory in order of their path, as (relative path, path). Links to directories are not followed, and what is hidden
+    is not entered."""
+    hidden = {path for path, place in call.sandbox.view(call.confinement).places.items() if place == "hidden"}
+    for directory, names, files in os.walk(root.resolve()):
+        names[:] = sorted(name for name in names if name not in SKIPPED and Path(directory, name) not in hidden)
         for name in sorted(files):
             path = Path(directory, name)
-            yield os.path.relpath(path, root), path
+            yield os.path.relpath(path, root.resolve()), path
 
 
 def existing(call: Invocation, path: str) -> Path:
-    root = call.path(path)
-    call.sandbox.check_read(root.resolve(), call.confinement)
+    root = call.real(path)
+    call.sandbox.check_read(root, call.confinement)
     if not root.exists():
         raise ToolError(f"there is no {path}", "NOT_FOUND")
+    if not root.is_dir() and not root.is_file():
+        raise ToolError(f"{path} is neither a directory nor a regular file", "NOT_REGULAR")
     return root
 
 
@@ -88,7 +93,7 @@ def glob(pattern: str, path: str = ".", limit: Annotated[int, Field(ge=1, le=500
     root = existing(call, path)
     expression = pattern_of(pattern if "/" in pattern else "**/" + pattern)
     found: list[str] = []
-    for name, _ in walk(root):
+    for name, _ in walk(root, call):
         if expression.fullmatch(name):
             if len(found) == limit:
                 found.append(f"[more than {limit} files match]")
@@ -135,31 +140,49 @@ async def ripgrep(program: str, pattern: str, root: Path, glob: str, ignore_case
     if confinement.access != "full":
         confinement = replace(confinement, access="read-only", network=False)
     with call.sandbox.command(command, confinement, cwd) as confined:
-        return shown(await lines_of(confined.argv, cwd, limit), limit)
+        return shown(await lines_of(confined, cwd, limit), limit)
 
 
-async def lines_of(argv: list[str], cwd: Path, limit: int) -> list[str]:
+async def lines_of(command: Command, cwd: Path, limit: int) -> list[str]:
     """What ripgrep prints, until there is more than a limit of lines.
 
     :raises ToolError: if it does not take the pattern.
     """
+    if any("\0" in word for word in command.argv):
+        raise ToolError("a pattern holds no zero byte", "INVALID_PATTERN")
     process = await asyncio.create_subprocess_exec(
-        *argv, cwd=cwd, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command.argv,
+        cwd=cwd,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        pass_fds=command.pass_fds,
     )
     assert process.stdout is not None and process.stderr is not None
     lines: list[str] = []
+    complaints = asyncio.create_task(head(process.stderr))
     try:
         while len(lines) <= limit and (raw := await process.stdout.readline()):
             lines.append(raw.decode("utf-8", "replace").rstrip("\n").removeprefix("./"))
         if len(lines) <= limit:
-            error = (await process.stderr.read()).decode("utf-8", "replace").strip()
+            error = (await complaints).decode("utf-8", "replace").strip()
             if await process.wait() not in (0, 1) and not lines:
                 raise ToolError(error.splitlines()[-1] if error else "ripgrep failed", "INVALID_PATTERN")
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        complaints.cancel()
+        await asyncio.wait((complaints,))
+        await process.wait()
     return lines
+
+
+async def head(stream: asyncio.StreamReader, limit: int = 64 * 1024) -> bytes:
+    """The beginning of all that a stream gives; the rest is read and dropped."""
+    kept = b""
+    while data := await stream.read(1 << 16):
+        kept += data[: max(0, limit - len(kept))]
+    return kept
 
 
 def search(pattern: str, root: Path, glob: str, ignore_case: bool, limit: int, call: Invocation) -> str:
@@ -170,7 +193,7 @@ def search(pattern: str, root: Path, glob: str, ignore_case: bool, limit: int, c
         raise ToolError(f"{pattern!r} is no regular expression: {error}", "INVALID_PATTERN") from None
     names = pattern_of(glob if "/" in glob else "**/" + glob) if glob else None
     lines: list[str] = []
-    for name, path in walk(root) if root.is_dir() else [(root.name, root)]:
+    for name, path in walk(root, call) if root.is_dir() else [(root.name, root)]:
         if names is not None and not names.fullmatch(name):
             continue
         for number, text in text_lines(path, call):

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hames.agents import AGENTS, Agent, TurnBegan
 from hames.content.jsontext import as_object
+from hames.content.visible import visible
 from hames.kernel import Context, plugin
 from hames.prompts import PROMPTS, Facts
 from hames.toolkit.project import directories, read_text, trusted, user_directory
@@ -23,6 +24,8 @@ from hames.trust import TRUST
 PLACES = (".hames/skills", ".agents/skills", ".claude/skills")
 FILE_LIMIT = 256 * 1024  # bytes of a SKILL.md
 DESCRIPTION = 500  # characters of a description that are told
+NAME = 64  # characters of a name
+Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # all values are texts: no tag makes anything of them
 COUNT = 200  # skills of a place that are looked at
 
 
@@ -82,28 +85,33 @@ def of(root: Path, inside: Path | None) -> list[Skill]:
 
 def read(folder: Path, inside: Path | None) -> Skill | None:
     """The skill of a folder; None where there is none."""
+    if not folder.is_dir():
+        return None
     path = folder / "SKILL.md"
     text = read_text(path, inside, FILE_LIMIT)
     if text is None:
         return None
-    name = folder.name
+    name = "".join(visible(folder.name).split())[:NAME]
     if text.refused or text.more:
         return Skill(name, "", path, "", text.refused or f"it is longer than {FILE_LIMIT} bytes")
     head, body = front_matter(text.text)
     if head is None:
         return Skill(name, "", path, "", "what stands between its --- lines is no YAML")
     named, description = head.get("name"), head.get("description")
-    line = " ".join(description.split()) if isinstance(description, str) else ""
-    return Skill("".join(named.split()) if isinstance(named, str) and named.strip() else name, line, path, body.strip())
+    line = visible(" ".join(description.split())) if isinstance(description, str) else ""
+    own = "".join(visible(named).split())[:NAME] if isinstance(named, str) else ""
+    return Skill(own or name, line, path, body.strip())
 
 
 def front_matter(text: str) -> tuple[dict[str, Any] | None, str]:
     """What stands between two ``---`` lines at the beginning, and what follows."""
     if not text.startswith("---"):
         return {}, text
-    head, _, body = text[3:].partition("\n---")
+    head, end, body = text[3:].partition("\n---")
+    if not end:
+        return None, text
     try:
-        return as_object(yaml.load(head, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))), body.partition("\n")[2]
+        return as_object(yaml.load(head, Loader=Loader)), body.partition("\n")[2]
     except (yaml.YAMLError, ValueError, RecursionError):
         return None, text
 

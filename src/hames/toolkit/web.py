@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import sys
 from typing import Annotated, Any
 from urllib.parse import urljoin, urlsplit
 
@@ -12,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hames.content.messages import clean
 from hames.kernel import Context, plugin
+from hames.toolkit.readable import decoded, stripped
 from hames.tools import TOOLS, ToolError, tool
 
 REDIRECTS = 5
+CONVERSION = 5.0  # seconds
 TEXT_TYPES = ("text/", "application/json", "application/xml", "application/xhtml+xml", "application/javascript", "application/yaml")
 AGENT = "Mozilla/5.0 (compatible; hames)"
 
@@ -35,17 +38,21 @@ class WebConfig(BaseModel):
 def public(address: str) -> bool:
     """Whether an address is one of the public Internet, also where an IPv6 address hides an IPv4 one."""
     ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        inner = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
-        if ip in ipaddress.ip_network("64:ff9b::/96"):
-            inner.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
-        if any(each is not None and not public(str(each)) for each in inner):
-            return False
-        if ip in ipaddress.ip_network("::/96") or ip in ipaddress.ip_network("64:ff9b:1::/48"):
-            return False
-        if ip.ipv4_mapped is not None:
-            return True
-    return ip.is_global and not ip.is_multicast
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip.is_global and not ip.is_multicast
+    if ip.ipv4_mapped is not None:
+        return public(str(ip.ipv4_mapped))
+    if ip in NAT64:
+        return public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+    inner = [ip.sixtofour, *(ip.teredo or ())]
+    if any(each is not None and not public(str(each)) for each in inner):
+        return False
+    return ip in UNICAST and ip not in DOCUMENTATION and ip.is_global
+
+
+UNICAST = ipaddress.ip_network("2000::/3")  # all that has been given out (RFC 4291)
+DOCUMENTATION = ipaddress.ip_network("3fff::/20")  # RFC 9637
+NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
 
 
 async def addresses(host: str, port: int, *, anyhow: bool = False) -> list[str]:
@@ -58,6 +65,10 @@ async def addresses(host: str, port: int, *, anyhow: bool = False) -> list[str]:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ToolError(f"{host} cannot be found: {error.strerror or error}", "UNREACHABLE") from None
+    except (UnicodeError, ValueError):
+        raise ToolError(f"{host!r} is no name of a host", "INVALID_URL") from None
+    if not found:
+        raise ToolError(f"{host} has no address", "UNREACHABLE")
     numbers = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     if not anyhow and any(not public(number) for number in numbers):
         raise ToolError(f"{host} is not on the public Internet", "FORBIDDEN_ADDRESS")
@@ -82,6 +93,18 @@ def checked(url: str) -> tuple[str, int]:
 
 
 async def fetch(url: str, config: WebConfig) -> str:
+    """A page as text, within its time.
+
+    :raises ToolError: as :func:`followed`, and if it takes too long.
+    """
+    try:
+        async with asyncio.timeout(config.timeout):
+            return await followed(url, config)
+    except TimeoutError:
+        raise ToolError(f"{url} did not come within {config.timeout:g} s", "TIMEOUT") from None
+
+
+async def followed(url: str, config: WebConfig) -> str:
     """A page as text. Each redirect is judged like the first address, and what was judged is what is connected to.
 
     :raises ToolError: if it cannot be fetched, or must not be.
@@ -106,22 +129,22 @@ async def fetch(url: str, config: WebConfig) -> str:
             pass
 
     resolver = Judged()
+    private = {name.lower() for name in config.private}
     connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, force_close=True)
-    timeout = aiohttp.ClientTimeout(total=config.timeout)
+    timeout = aiohttp.ClientTimeout(total=None)
     headers = {"User-Agent": AGENT, "Accept": "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1"}
     jar = aiohttp.DummyCookieJar()
     try:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, cookie_jar=jar) as session:
             for _ in range(REDIRECTS + 1):
                 host, port = checked(url)
-                resolver.known[URL(url).raw_host or host] = await addresses(host, port, anyhow=host in config.private)
+                asked = URL(url).raw_host or host  # as the request names it
+                resolver.known[asked] = await addresses(asked, port, anyhow=bool({host, asked} & private))
                 async with session.get(url, allow_redirects=False) as response:
                     if response.status in (301, 302, 303, 307, 308) and "Location" in response.headers:
                         url = urljoin(url, response.headers["Location"])
                         continue
                     return await page(response, config)
-    except TimeoutError:
-        raise ToolError(f"{url} did not come within {config.timeout:g} s", "TIMEOUT") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ToolError(f"{url} could not be fetched: {type(error).__name__}: {error}", "UNREACHABLE") from None
     raise ToolError(f"{url} redirects more than {REDIRECTS} times", "TOO_MANY_REDIRECTS")
@@ -137,31 +160,31 @@ async def page(response: Any, config: WebConfig) -> str:
         if len(data) > config.max_bytes:
             break
     cut = len(data) > config.max_bytes
-    try:
-        text = bytes(data[: config.max_bytes]).decode(response.get_encoding(), "replace")
-    except (LookupError, RuntimeError):
-        text = bytes(data[: config.max_bytes]).decode("utf-8", "replace")
-    if kind in ("text/html", "application/xhtml+xml"):
-        text = await asyncio.to_thread(readable, text)
+    text = await readable(bytes(data[: config.max_bytes]), kind, response.charset or "")
     lead = f"{response.url} ({response.status} {response.reason})\n\n" if response.status != 200 else ""
     return clean(lead + text + ("\n[the page is longer; the rest was not read]" if cut else "")) or "[the page is empty]"
 
 
-def readable(html: str) -> str:
-    """A page as Markdown."""
-    from bs4 import BeautifulSoup
-    from markdownify import MarkdownConverter
-
-    soup = BeautifulSoup(html, "html.parser")
-    for tag in soup(["script", "style", "noscript", "template", "svg", "iframe", "img"]):
-        tag.decompose()
-    text = str(MarkdownConverter(heading_style="ATX").convert_soup(soup))
-    lines = (line.rstrip() for line in text.splitlines())
-    out: list[str] = []
-    for line in lines:
-        if line or (out and out[-1]):
-            out.append(line)
-    return "\n".join(out).strip()
+async def readable(data: bytes, kind: str, charset: str) -> str:
+    """A page as text, made in a process of its own: pages exist that keep a parser busy for hours."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "hames.toolkit.readable", kind, charset),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(CONVERSION):
+            output, _ = await process.communicate(data)
+        if process.returncode == 0:
+            return output.decode("utf-8", "replace")
+    except TimeoutError:
+        pass
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return await asyncio.to_thread(stripped, decoded(data, charset))
 
 
 @plugin(config=WebConfig, needs=(TOOLS,), name="web")
@@ -176,6 +199,8 @@ def web(ctx: Context, config: WebConfig) -> None:
         :param start: the first character to show of a page that was too long to be shown whole.
         """
         text = await fetch(url, config)
-        return text[start:] if start else text
+        if start >= len(text):
+            raise ToolError(f"the page has only {len(text)} characters", "PAST_THE_END")
+        return text[start:]
 
     ctx.use(TOOLS).register(ctx, web_fetch)

@@ -100,23 +100,25 @@ class Service:
                     raise ToolError(f"{self._provider} answered with status {response.status}", "REFUSED")
                 while not response.content.at_eof() and len(data) < LIMIT:
                     data += await response.content.read(LIMIT - len(data))
-                return parse_object(data)
         except TimeoutError:
             raise ToolError(f"{self._provider} did not answer within {TIMEOUT:g} s", "TIMEOUT") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a key or an address that no request can have
+            raise ToolError(f"{self._provider} could not be asked: {type(error).__name__}", "UNREACHABLE") from None
+        try:
+            return parse_object(data)
         except ValueError as error:
             raise ToolError(f"{self._provider} answered something else than JSON: {error}", "MALFORMED") from None
-        except aiohttp.ClientError as error:
-            raise ToolError(f"{self._provider} could not be asked: {type(error).__name__}", "UNREACHABLE") from None
 
 
 def hits(results: Any, text: str) -> list[Hit]:
     """Pages from an answer; what is no page is left out."""
     found = [as_object(item) for item in results] if isinstance(results, list) else []  # pyright: ignore[reportUnknownVariableType]
-    return [Hit(str(item.get("title", "")), str(item["url"]), str(item.get(text) or "")) for item in found if "url" in item]
+    return [Hit(str(item.get("title") or ""), str(item["url"]), str(item.get(text) or "")) for item in found if item.get("url")]
 
 
 def lines(hit: Hit) -> str:
-    return "\n   ".join((clean(hit.title), clean(hit.url), clean(" ".join(hit.text.split()))[:500]))
+    texts = ((hit.title, 200), (hit.url, 1000), (hit.text, 500))
+    return "\n   ".join(clean(" ".join(text.split()))[:limit] for text, limit in texts)
 
 
 @plugin(config=SearchConfig, name="web-search-service")

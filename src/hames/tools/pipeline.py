@@ -76,6 +76,8 @@ def prepare(tool: Tool | None, call: ToolCall, invocation: Invocation) -> Prepar
         arguments = {name: getattr(model, name) for name in tool.model.model_fields}
     try:
         needs = tool.needs(arguments, invocation) if tool.needs is not None else Needs(tool.capabilities)
+    except ToolError as error:
+        return failed(call, error.code, str(error))
     except Exception as error:
         log.warning("what a call of tool %s needs is not known", tool.name, exc_info=error)
         return failed(call, "RAISED", bounded(f"{tool.name} raised {type(error).__name__}: {error}", invocation))
@@ -116,11 +118,11 @@ async def allowed(
             answer = await approvals.ask(request, decision, invocation, lambda: judged(ctx, policy, request).verdict == "allow")
             if answer is None:
                 return failed(call, "DENIED", f"{decision.reason}; nobody is there to allow it")
-            if answer == "denied":
+            if answer not in ("once", "session", "always"):
                 return failed(call, "DENIED", f"{decision.reason}; the user refused it")
             try:
                 policy.remember(request, answer)
-            except StorageError as error:
+            except Exception as error:
                 ctx.host.contain("a grant", error)  # this call was allowed all the same
         elif decision.verdict == "deny":
             return failed(call, "DENIED", decision.reason)

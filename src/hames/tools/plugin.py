@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hames.content.messages import ToolCall, ToolResult
 from hames.content.request import ToolSpec
 from hames.kernel import Context, Key, Registry, Scope, plugin
+from hames.policy import Mode
 from hames.sandbox import SANDBOX, Confinement
 from hames.tools.approvals import Approvals
 from hames.tools.pipeline import Guard, Prepared, allowed, execute, failed, prepare
@@ -68,6 +69,7 @@ class Tools:
         surroundings: Callable[[ToolCall], Invocation],
         begin: Callable[[Sequence[ToolCall]], Awaitable[None]],
         refuse: Callable[[ToolCall], ToolResult | None] = lambda call: None,
+        ceiling: Callable[[], Mode] = lambda: "full",
     ) -> tuple[list[ToolResult], bool]:
         """Run the calls of one answer and return their results in order, and whether one concludes the turn.
 
@@ -76,6 +78,7 @@ class Tools:
 
         :param begin: awaited before bodies run: records the intent.
         :param refuse: gives the result of a call that shall not run, or None.
+        :param ceiling: gives the widest mode that a call may have, asked when it is about to be judged.
         """
         pending = [_Pending(call, surroundings(call)) for call in calls]
         batch: list[_Pending] = []
@@ -87,7 +90,7 @@ class Tools:
                 if batch and not (self._parallel(item.call, scope) and len(batch) < PARALLEL):
                     await self._run_batch(batch, begin)
                     batch = []
-                await self._admit(item, scope, refuse)
+                await self._admit(item, scope, refuse, ceiling)
                 if item.prepared is not None:
                     batch.append(item)
                     if not item.prepared.tool.parallel:
@@ -109,13 +112,16 @@ class Tools:
         tool = self.registry.get(scope, call.name)
         return tool is not None and tool.parallel
 
-    async def _admit(self, item: _Pending, scope: Scope, refuse: Callable[[ToolCall], ToolResult | None]) -> None:
+    async def _admit(
+        self, item: _Pending, scope: Scope, refuse: Callable[[ToolCall], ToolResult | None], ceiling: Callable[[], Mode]
+    ) -> None:
         item.result = refuse(item.call)
         if item.result is not None:
             return
         sandbox = self._ctx.host.get(SANDBOX, scope)
         if sandbox is not None:
             item.invocation.sandbox = sandbox
+        item.invocation.ceiling = ceiling()
         item.invocation.confinement = Confinement("workspace-write", item.invocation.cwd, item.invocation.scratch, False)
         prepared = prepare(self.registry.get(scope, item.call.name), item.call, item.invocation)
         if isinstance(prepared, ToolResult):

@@ -7,6 +7,7 @@ annotated with :class:`Invocation` is not the model's: it gives the function its
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -86,6 +87,19 @@ class Invocation:
         :param write: whether it is to be written.
         """
         return self.sandbox.located(self.cwd / expanded(name), self.confinement, write=write)
+
+    def real(self, name: str, *, write: bool = False) -> Path:
+        """The canonical path of what a model wrote.
+
+        :raises ToolError: if it is no path, or its links lead in a circle.
+        """
+        try:
+            path = self.path(name, write=write).resolve()
+            path.exists()
+        except (OSError, RuntimeError, ValueError) as error:
+            said = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+            raise ToolError(f"{name[:200]!r}: {said}", "UNREADABLE") from None
+        return path
 
     def open(self, path: Path) -> int:
         """A descriptor of a file for reading.

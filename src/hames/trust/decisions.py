@@ -10,7 +10,9 @@ from typing import Literal
 
 from hames.compose import Composition
 from hames.content.clock import Clock
+from hames.content.errors import ConfigError
 from hames.content.records import read_record, write_record
+from hames.content.visible import visible
 from hames.kernel import Key
 from hames.trust.executes import digest, executes
 
@@ -53,16 +55,17 @@ class Trust:
 
         :raises ConfigError: if what it would execute cannot be told; it is not trusted then.
         """
-        directory = directory.resolve()
+        directory = canonical(directory)
         lines = executes(directory, below)
         if self.default == "always":
             return Status("granted", directory, tuple(lines), tuple(lines))
         record = read_record(self._file(directory))
         if record is None or record.get("path") != str(directory) or self.default == "never":
             return Status("undecided", directory, tuple(lines))
-        if not record.get("granted"):
+        if record.get("granted") is not True:
             return Status("refused", directory, tuple(lines))
-        before = tuple(str(line) for line in record.get("executes", ()))
+        kept = record.get("executes")
+        before = tuple(str(line) for line in kept) if isinstance(kept, list) else ()  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         standing = "granted" if record.get("digest") == digest(lines) == digest(list(before)) else "changed"
         return Status(standing, directory, tuple(lines), before)
 
@@ -77,7 +80,7 @@ class Trust:
 
     def revoke(self, directory: Path) -> bool:
         """Forget what was decided about a directory, there or not; whether there was something."""
-        path = self._file(directory.resolve())
+        path = self._file(canonical(directory))
         found = path.exists()
         path.unlink(missing_ok=True)
         return found
@@ -87,7 +90,17 @@ class Trust:
         if not self._root.is_dir():
             return []
         records = (read_record(path) for path in sorted(self._root.glob("*.json")))
-        return sorted((Path(str(record["path"])), bool(record.get("granted"))) for record in records if record and "path" in record)
+        return sorted((Path(str(record["path"])), record.get("granted") is True) for record in records if record and "path" in record)
+
+
+def canonical(directory: Path) -> Path:
+    """
+    :raises ConfigError: if its links lead in a circle, or its name is none.
+    """
+    try:
+        return directory.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"{visible(str(directory))} is no directory: {error}", remedy="name an existing one") from None
 
 
 TRUST: Key[Trust] = Key("trust")

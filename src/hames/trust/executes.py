@@ -21,6 +21,7 @@ from hames.compose.yamltext import Node, parse
 from hames.content.errors import ConfigError
 from hames.content.jsontext import as_object, dumps, parse_object
 from hames.content.paths import expanded
+from hames.content.visible import visible
 
 COMPOSITION = Path(".hames", "compose.yaml")
 MCP = Path(".mcp.json")
@@ -36,7 +37,7 @@ KEYS = frozenset[str](
     )
 )
 #: Rows of which every setting counts: they guard.
-GUARDS = ("hames.policy", "hames.sandbox", "hames.trust", "hames.toolkit.bash", "hames.mcp", "hames.store")
+GUARDS = ("hames.policy", "hames.sandbox", "hames.trust", "hames.toolkit.bash", "hames.toolkit.web", "hames.mcp", "hames.store")
 ENV = re.compile(r"\$\{env:([A-Za-z_]\w*)")
 
 
@@ -48,19 +49,23 @@ def read(path: Path, inside: Path) -> bytes | None:
     """
     try:
         if not path.resolve().is_relative_to(inside):
-            raise ConfigError(f"{path} leads out of {inside}", remedy="put a file in its place")
+            raise ConfigError(f"{visible(str(path))} leads out of {inside}", remedy="put a file in its place")
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise ConfigError(f"{visible(str(path))} is no regular file", remedy="put a file in its place")
+        with os.fdopen(descriptor, "rb") as file:
+            if status.st_size > LIMIT:
+                raise ConfigError(
+                    f"{visible(str(path))} has {status.st_size} bytes; at most {LIMIT} are looked at", remedy="make it smaller"
+                )
+            return file.read()
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise ConfigError(f"{path}: {os.strerror(error.errno or 0)}", remedy="mend it or remove it") from None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(f"{path} is no regular file", remedy="put a file in its place")
-        if status.st_size > LIMIT:
-            raise ConfigError(f"{path} has {status.st_size} bytes; at most {LIMIT} are looked at", remedy="make it smaller")
-        return file.read()
+    except (OSError, RuntimeError, ValueError) as error:  # ValueError: a name with a zero byte; RuntimeError: links in a circle
+        said = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{visible(str(path))}: {said}", remedy="mend it or remove it") from None
 
 
 def executes(directory: Path, below: Composition | None = None) -> list[str]:
@@ -70,12 +75,22 @@ def executes(directory: Path, below: Composition | None = None) -> list[str]:
     :param below: the composition that the directory's own would change: tells which rows guard.
     :raises ConfigError: if something of it cannot be told.
     """
+    directory = directory.resolve()
     uses = {path: str(row.use.value) for path, row in below.walk() if row.use is not None} if below is not None else {}
-    return [*Reading(directory, uses).composition(directory / COMPOSITION), *mcp_servers(directory)]
+    try:
+        found = [*Reading(directory, uses).composition(directory / COMPOSITION), *mcp_servers(directory)]
+    except RecursionError:
+        raise ConfigError(f"{directory}: what it says is nested too deeply", remedy="write it flatter") from None
+    return [visible(line) for line in found]
 
 
 def digest(lines: list[str]) -> str:
-    return sha256("\n".join(lines).encode()).hexdigest()
+    return sha256("\n".join(lines).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def words(node: Node) -> str:
+    """A value as text, whatever it is."""
+    return node.value if isinstance(node.value, str) else dumps(node.plain())
 
 
 class Reading:
@@ -87,13 +102,13 @@ class Reading:
         self._seen: set[Path] = set()
 
     def composition(self, path: Path) -> Iterator[str]:
+        path = Path(os.path.normpath(path))
         if path in self._seen:
             return
         self._seen.add(path)
         if len(self._seen) > FILES:
             raise ConfigError(f"{path} is one of more than {FILES} files", remedy="use fewer")
-        inside = self._directory if path.is_relative_to(self._directory) else path.parent
-        data = read(path, inside)
+        data = read(path, self._directory)
         if data is None:
             if path != self._directory / COMPOSITION:
                 yield f"{self._name(path)}: is not there"
@@ -111,13 +126,13 @@ class Reading:
 
     def _entry(self, entry: Node, name: str, base: Path, group: str) -> Iterator[str]:
         members = entry.members
-        id = f"{group}{members['id'].value}" if "id" in members else f"{group}?"
-        use = members["use"].value if "use" in members else self._uses.get(id, "")
-        self._uses[id] = str(use)
+        id = f"{group}{words(members['id'])}" if "id" in members else f"{group}?"
+        use = words(members["use"]) if "use" in members else self._uses.get(id, "")
+        self._uses[id] = use
         for key, node in members.items():
             where = f"{name}: {id} {key}"
             if key == "config":
-                yield from self._settings(node, where, str(use), False)
+                yield from self._settings(node, where, use, False)
             elif key in ("group", "insert"):
                 yield f"{where}:"
                 for item in node.items:
@@ -131,23 +146,25 @@ class Reading:
                 }
                 yield from self._entry(Node(inner, node.origin), name, base, group)
             elif key == "include":
-                yield f"{where} {node.value}"
-                yield from self.composition(base / expanded(str(node.value)))
+                yield f"{where} {words(node)}"
+                yield from self.composition(base / expanded(words(node)))
             elif key != "id":
                 yield f"{where} {dumps(node.plain())}"
-        if isinstance(use, str) and use.startswith(("./", "../", "/")) and "use" in members:
+        if use.startswith(("./", "../", "/")) and "use" in members:
             yield from self._code(base / use.partition(":")[0], id)
 
     def _settings(self, node: Node, where: str, use: str, executing: bool) -> Iterator[str]:
         """The lines of a setting: whole where its name says that it executes, or where its row guards or is not known."""
         counts = executing or not use or use.startswith(GUARDS)
-        if isinstance(node.value, dict):
+        if counts and node.value in ({}, []):
+            yield f"{where} is empty"
+        elif isinstance(node.value, dict):
             for key, member in node.members.items():
                 if key in ("env", "environment", "headers") and isinstance(member.value, dict):
                     yield f"{where}.{key}: {', '.join(sorted(member.members))}"
                     yield from self._settings(member, f"{where}.{key}", "hames.", False)
                 else:
-                    yield from self._settings(member, f"{where}.{key}", use, counts or key.lower() in KEYS)
+                    yield from self._settings(member, f"{where}.{key}", use, counts or key.lower() in KEYS or key.lower().endswith("_env"))
         elif isinstance(node.value, list):
             for index, item in enumerate(node.items):
                 yield from self._settings(item, f"{where}[{index}]", use, executing)
@@ -157,13 +174,15 @@ class Reading:
             yield f"{where} reads {', '.join(names)}"
 
     def _code(self, path: Path, id: str) -> Iterator[str]:
+        if read(path, self._directory) is None:
+            yield f"{id} code {self._name(path)} is not there"
+            return
         try:
             files = code_files(path)
-        except (OSError, SyntaxError, ValueError):
-            files = [path]
+        except (OSError, SyntaxError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"{self._name(path)}: {visible(str(error))}", remedy="mend the code") from None
         for file in files:
-            inside = self._directory if file.resolve().is_relative_to(self._directory) else file.resolve().parent
-            data = read(file, inside)
+            data = read(file, self._directory)
             yield f"{id} code {self._name(file)} {'is not there' if data is None else sha256(data).hexdigest()[:20]}"
 
 

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hames.faces.cli.chat_view import View, plain, short
+from hames.faces.cli.asking import ANSWERS, asked
+from hames.faces.cli.chat_view import View, plain
 from hames.policy import Answer
 from hames.tools import Approval, Choice, Question
-
-ANSWERS: dict[str, Answer] = {"y": "once", "s": "session", "a": "always", "n": "denied"}
 
 
 @dataclass(slots=True)
@@ -58,12 +57,9 @@ class Asks:
             asked.answer.set_result(answer)
 
     async def approval(self, approval: Approval) -> Answer | None:
-        request = approval.request
-        self._view.line(f"? {request.name}: {approval.reason}", fg="yellow", bold=True)
-        for name, value in request.arguments.items():
-            if value not in (None, "", False):
-                self._view.line(f"    {name}: {short(str(value), 600)}", fg="yellow")
-        found = await self._put("allow it? [y]es, this [s]ession, [a]lways here, [n]o: ", lambda line: ANSWERS.get(line.lower()[:1]))
+        for number, line in enumerate(asked(approval)):
+            self._view.line(line, fg="yellow", bold=number == 0)
+        found = await self._put("allow it? [y]es, this [s]ession, [a]lways here, [n]o: ", lambda line: ANSWERS.get(line.lower()))
         return next(answer for answer in ANSWERS.values() if answer == found)
 
     async def question(self, question: Question) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ import click
 
 from hames.agents import Agent, Answered, Chunked, Compacted, ModelChanged, Retrying, ToolEnded, ToolStarted, TurnEnded
 from hames.content.finish import ReasoningDelta, TextDelta
-from hames.content.messages import ToolCall, ToolResult, clean
+from hames.content.messages import ToolCall, ToolResult
+from hames.content.visible import visible
 from hames.kernel import Host
 from hames.sessions import Session
 
@@ -21,7 +22,7 @@ WIDTH = 160  # characters of a line of a card
 
 def plain(text: str) -> str:
     """Text of others without what would steer the terminal."""
-    return "".join(letter if letter in "\n\t" or letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in clean(text))
+    return visible(text, keep="\n\t")
 
 
 def short(text: str, limit: int = WIDTH) -> str:

@@ -12,7 +12,9 @@ import click
 
 from hames.compose import Layer, check_state, layers, running
 from hames.compose import state_directory as state_place
-from hames.content.errors import ConfigError
+from hames.content.errors import ConfigError, NotFoundError
+from hames.content.paths import expanded
+from hames.content.visible import visible
 from hames.kernel import Host
 from hames.policy.plugin import MODE
 from hames.profiles import profile, profile_names
@@ -42,6 +44,22 @@ def layer_options(command: F) -> F:
         command
     )
     return click.option("--profile", "profile_name", metavar="NAME", default="standard", help="The shipped profile to begin with.")(command)
+
+
+def existing_directory(name: str, option: str = "") -> Path:
+    """The absolute path of a directory.
+
+    :param option: the option that names it; empty for an argument.
+    :raises NotFoundError: if there is none.
+    """
+    try:
+        path = expanded(name).absolute()
+        if path.is_dir():
+            return path
+    except (OSError, ValueError):
+        pass
+    remedy = f"name an existing one with {option}" if option else "name an existing one"
+    raise NotFoundError(f"there is no directory {visible(name[:200])}", remedy=remedy, code="DIRECTORY_UNKNOWN")
 
 
 def mode_option(command: F) -> F:

@@ -15,7 +15,17 @@ from hames.compose import Layer
 from hames.content.errors import NotFoundError, UsageError
 from hames.content.jsontext import parse_object
 from hames.content.messages import ToolCall, ToolResult
-from hames.faces.cli.common import chosen_layers, json_option, layer_options, mode_option, opened, state_directory, state_option
+from hames.content.visible import visible
+from hames.faces.cli.common import (
+    chosen_layers,
+    existing_directory,
+    json_option,
+    layer_options,
+    mode_option,
+    opened,
+    state_directory,
+    state_option,
+)
 from hames.policy import POLICY, Decision, ToolRequest
 from hames.policy.grants import Grants
 from hames.sandbox import SANDBOX, Confinement, Refused
@@ -48,7 +58,7 @@ def parsed(words: Sequence[str]) -> str:
             raise UsageError(f"{word!r} is no argument", remedy="write NAME=VALUE, or one JSON object")
         try:
             values[name] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             values[name] = value
     return json.dumps(values)
 
@@ -114,9 +124,7 @@ def explain(
 
     ARGUMENTS are one JSON object, or NAME=VALUE each: hames permissions explain bash command='git push'
     """
-    directory = Path(cwd).absolute()
-    if not directory.is_dir():
-        raise NotFoundError(f"there is no directory {directory}", remedy="name an existing one with --cwd", code="DIRECTORY_UNKNOWN")
+    directory = existing_directory(cwd, "--cwd")
     chosen = chosen_layers(profile_name, patches)
     request, decision, enforcement = asyncio.run(judge(state_directory(state_dir), chosen, mode, tool, parsed(arguments), directory))
     if as_json:
@@ -154,7 +162,7 @@ def list_grants(as_json: bool, state_dir: str | None) -> None:
         click.echo(json.dumps({"grants": items}, ensure_ascii=False))
         return
     for grant in found:
-        click.echo(f"{grant.id}  {grant.workspace}  {grant.tool} {json.dumps(grant.when, ensure_ascii=False)}")
+        click.echo(visible(f"{grant.id}  {grant.workspace}  {grant.tool} {json.dumps(grant.when, ensure_ascii=False)}"))
     if not found:
         click.echo("nothing has been allowed always", err=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -20,12 +21,25 @@ from hames.content.errors import KernelError, UsageError
 from hames.content.finish import TextDelta
 from hames.content.messages import clean
 from hames.content.paths import expanded
+from hames.faces.cli.asking import ANSWERS, asked
 from hames.faces.cli.common import chosen_layers, json_option, layer_options, mode_option, opened, state_directory, state_option
 from hames.kernel import Host
 from hames.policy import Answer
 from hames.toolkit.mentions import with_mentions
 from hames.tools import Approval
 
+
+class Positive(click.FloatRange):
+    """A number above 0 that is a number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number that limits anything.", param, ctx)
+        return number
+
+
+POSITIVE = Positive(min=0, min_open=True)
 STATUS = {"completed": 0, "aborted": 130, "error": 1}
 USER_FAILURES = frozenset({"auth", "not-found"})
 
@@ -86,22 +100,16 @@ class Progress:
         self._line(f"session {session} ({spent}); go on with: hames run --resume {session} PROMPT")
 
 
-ANSWERS: dict[str, Answer] = {"y": "once", "s": "session", "a": "always", "n": "denied"}
-
-
 async def ask_on_terminal(approval: Approval) -> Answer:
     """Ask the person at the terminal. The end of input refuses."""
-    request = approval.request
-    click.echo(f"? {approval.reason}", err=True)
-    for name, value in request.arguments.items():
-        click.echo(f"    {name}: {shortened(str(value), 400)}", err=True)
+    for line in asked(approval):
+        click.echo(line, err=True)
     while True:
         click.echo("  allow it? [y]es, for this [s]ession, [a]lways here, [n]o: ", err=True, nl=False)
         line = await read_line()
         if line is None:
             return "denied"
-        answer = ANSWERS.get(line.strip().lower()[:1])
-        if answer is not None:
+        if (answer := ANSWERS.get(line.strip().lower())) is not None:
             return answer
 
 
@@ -184,9 +192,9 @@ async def run_task(
 @click.option("--cwd", metavar="DIR", default=".", help="The directory to work in (default: this one).")
 @click.option("--max-steps", metavar="N", type=click.IntRange(min=1), help="Stop after so many answers of the model.")
 @click.option("--max-tokens", metavar="N", type=click.IntRange(min=1), help="Stop when so many tokens are spent.")
-@click.option("--max-cost", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="Stop when so many US dollars are spent.")
-@click.option("--max-time", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Stop after so many seconds.")
-@click.option("--max-idle", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Stop when nothing happens for so long.")
+@click.option("--max-cost", metavar="USD", type=POSITIVE, help="Stop when so many US dollars are spent.")
+@click.option("--max-time", metavar="SECONDS", type=POSITIVE, help="Stop after so many seconds.")
+@click.option("--max-idle", metavar="SECONDS", type=POSITIVE, help="Stop when nothing happens for so long.")
 @click.option("--no-questions", is_flag=True, help="Deny what the permissions ask about, on a terminal too.")
 @mode_option
 @click.option("--resume", metavar="SESSION", default="", help="Go on with a session; it keeps its directory and its model.")

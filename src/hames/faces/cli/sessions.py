@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import shutil
 import sys
 from base64 import b64encode
@@ -19,12 +18,11 @@ from hames.content.clock import Clock
 from hames.content.errors import NotFoundError, UsageError
 from hames.content.messages import Reasoning, Text, ToolCall, ToolResult, decode_message
 from hames.faces.cli.common import json_option, state_directory, state_option
-from hames.faces.cli.exported import exported
+from hames.faces.cli.exported import exported, pictures
 from hames.sessions import Event, Sessions
 from hames.store import Store
 
 T = TypeVar("T")
-PICTURE = re.compile(r'"blob": "([0-9a-f]{64})"')
 
 
 def with_sessions(state_dir: str | None, body: Callable[[Sessions], Awaitable[T]], *, create: bool = False) -> T:
@@ -149,9 +147,9 @@ def export(session: str, requests: bool, output: str | None, state_dir: str | No
     async def body(sessions: Sessions) -> None:
         events = sessions.read(session)
         cwd = sessions.cwd(session)
-        lines = [json.dumps({"hames_session": session, "format": 1, "cwd": cwd}, ensure_ascii=False)]
+        lines = [json.dumps({"hames_session": session, "format": 1, "cwd": cwd, "events": len(events)})]
         lines += [json.dumps(as_object(event), ensure_ascii=False) for event in events]
-        for blob in sorted({blob for line in lines for blob in PICTURE.findall(line)}):
+        for blob in sorted(pictures([event for event in events if not event.damaged])):
             lines.append(json.dumps({"blob": blob, "data": b64encode(sessions.store.blobs.get(blob)).decode()}))
         if requests:
             for record, request in sessions.rebuild(session):

@@ -12,8 +12,10 @@ import click
 from hames.compose import compose
 from hames.content.errors import NotFoundError, UsageError
 from hames.content.paths import expanded
-from hames.faces.cli.common import chosen_layers, json_option, state_directory, state_option
+from hames.content.visible import visible
+from hames.faces.cli.common import chosen_layers, existing_directory, json_option, state_directory, state_option
 from hames.trust import Status, Trust
+from hames.trust.decisions import canonical
 
 STANDINGS = {
     "granted": "trusted",
@@ -28,9 +30,7 @@ def looked_at(directory: str, state_dir: str | None) -> tuple[Trust, Status]:
 
     :raises NotFoundError: if there is none.
     """
-    path = expanded(directory)
-    if not path.is_dir():
-        raise NotFoundError(f"there is no directory {directory}", remedy="name an existing one", code="DIRECTORY_UNKNOWN")
+    path = existing_directory(directory)
     trust = Trust(state_directory(state_dir) / "trust")
     return trust, trust.status(path, compose(chosen_layers("standard", ())))
 
@@ -41,7 +41,7 @@ def changes(status: Status) -> list[str]:
 
 
 def shown(status: Status) -> str:
-    lines = [f"{status.directory}: {STANDINGS[status.standing]}"]
+    lines = [f"{visible(str(status.directory))}: {STANDINGS[status.standing]}"]
     if status.standing == "changed":
         lines += [f"  {line}" for line in changes(status)]
     else:
@@ -94,11 +94,11 @@ def grant(directory: str, yes: bool, as_json: bool, state_dir: str | None) -> No
 @state_option
 def revoke(directory: str, as_json: bool, state_dir: str | None) -> None:
     """Take back trust in DIRECTORY, whether it is still there or not."""
-    path = expanded(directory)
+    path = canonical(expanded(directory))
     found = Trust(state_directory(state_dir) / "trust").revoke(path)
     if not found:
-        raise NotFoundError(f"nothing was decided about {path.resolve()}", remedy="'hames trust list' shows what was")
-    click.echo(json.dumps({"directory": str(path.resolve()), "standing": "undecided"}) if as_json else f"{path.resolve()}: not trusted")
+        raise NotFoundError(f"nothing was decided about {visible(str(path))}", remedy="'hames trust list' shows what was")
+    click.echo(json.dumps({"directory": str(path), "standing": "undecided"}) if as_json else f"{visible(str(path))}: not trusted")
 
 
 @command.command("list")
@@ -112,6 +112,6 @@ def list_decisions(as_json: bool, state_dir: str | None) -> None:
         click.echo(json.dumps({"decisions": items}, ensure_ascii=False))
         return
     for path, granted in found:
-        click.echo(f"{'trusted' if granted else 'refused':<8} {path}{'' if path.is_dir() else '  (is not there)'}")
+        click.echo(f"{'trusted' if granted else 'refused':<8} {visible(str(path))}{'' if path.is_dir() else '  (is not there)'}")
     if not found:
         click.echo("nothing has been decided", err=True)
