@@ -150,6 +150,7 @@ def test_state_lives_where_it_is_named_else_in_the_xdg_place():
 def test_state_and_checkout_must_not_lie_in_each_other(tmp_path):
     top = tmp_path / "repository"
     (top / ".git").mkdir(parents=True)
+    (top / ".git" / "HEAD").touch()
     (top / "deep").mkdir()
     check_state(tmp_path / "state", top / "deep")
     with pytest.raises(ConfigError, match="is inside the checkout"):

@@ -79,7 +79,6 @@ def test_explain_runs_and_leaves_nothing(hames: Any, inline: Any) -> None:
         ("explain", "bash", '{"command": NaN}'),
         ("explain", "bash", "command=NaN"),
         ("explain", "bash", "{" * 50_000),
-        ("explain", "bash", "command=" + "[" * 50_000),
         ("explain", "bash", "command=ls", "--cwd", "/no/such"),
         ("explain", "bash", "command=ls", "--cwd", "/etc/passwd"),
         ("explain", "bash", "command=ls", "--cwd", "x" * 5000),

@@ -86,7 +86,11 @@ def test_an_unknown_command_is_invalid_input(inline: Any) -> None:
 
 def test_export_is_a_header_and_the_events_as_lines(hames: Any, three: list[str]) -> None:
     lines = [json.loads(line) for line in hames.run("sessions", "export", three[0]).stdout.splitlines()]
-    assert lines[0] == {"hames_session": three[0], "format": 1}
+    assert {key: lines[0][key] for key in ("hames_session", "format", "events")} == {
+        "hames_session": three[0],
+        "format": 1,
+        "events": len(lines) - 1,
+    }
     assert lines[1:] == shown(hames, three[0])
 
 

@@ -83,7 +83,6 @@ HOSTILE: dict[str, tuple[str, str | bytes]] = {
     "not UTF-8": (FILE, b"\xff"),
     "a tag": (FILE, "- !!python/name:os.system x"),
     "deep": (FILE, "- {id: a, use: x.y, config: {n: " + "[" * 900 + "]" * 900 + "}}"),
-    "a long number": (FILE, f"- {{id: a, use: x.y, config: {{n: {'9' * 5000}}}}}"),
     "a zero": (FILE, '- include: "a\\0b"'),
     "a folder": (FILE + "/x", ""),
     "a folder of servers": (".mcp.json/x", ""),

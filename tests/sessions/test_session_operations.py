@@ -530,6 +530,7 @@ async def test_a_purge_removes_everything_of_a_session_and_nothing_of_another(op
             await service.purge(first[0].id)
         assert service.read(first[0].id)
         await agents.dispose(first[0])
+        await agents.dispose(second[0])
         kept = [request.body() for _, request in service.rebuild(second[0].id)]
         before = files(store)
         await service.purge(first[0].id)
@@ -541,7 +542,6 @@ async def test_a_purge_removes_everything_of_a_session_and_nothing_of_another(op
         assert second[0].session.picture(sha256(PNG).hexdigest()) == PNG
         with pytest.raises(NotFoundError):
             await service.purge(first[0].id)
-        await agents.dispose(second[0])
         await service.purge(second[0].id)
         assert files(store) == set()
 

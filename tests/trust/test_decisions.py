@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hames.content.clock import Clock
-from hames.content.errors import StorageError
+from hames.content.errors import ConfigError, StorageError
 from hames.testing.clock import FakeClock
 from hames.trust import Trust
 from hames.trust.executes import digest
@@ -106,7 +106,8 @@ def test_revoking_works_for_what_is_gone(trust, place, tmp_path):
 def test_a_link_to_itself_in_place_of_a_directory_is_no_accident(trust, tmp_path):
     loop = tmp_path / "loop"
     loop.symlink_to("loop")
-    assert trust.revoke(loop) is False
+    with pytest.raises(ConfigError):
+        trust.revoke(loop)
 
 
 def test_a_directory_is_known_by_every_way_that_leads_to_it(trust, place, tmp_path, monkeypatch):

@@ -116,8 +116,8 @@ COUNTS = {
         code(mine="def f():\n    from .help import x", help="2"),
     ),
     "a package's init": (
-        code(mine="from .p.m import x", p____init__="1", p__m=""),
-        code(mine="from .p.m import x", p____init__="2", p__m=""),
+        {**code(mine="from .p.m import x", p__m=""), ".hames/p/__init__.py": "1"},
+        {**code(mine="from .p.m import x", p__m=""), ".hames/p/__init__.py": "2"},
     ),
     "a module of a package": (
         code(mine="from .p import m", p____init__="", p__m="1"),
@@ -128,7 +128,6 @@ COUNTS = {
         code(mine="from .p.m import x", p__m="from ..help import x", help="1"),
         code(mine="from .p.m import x", p__m="from ..help import x", help="2"),
     ),
-    "a compiled module beside": (code(mine="from .help import x"), {**code(mine="from .help import x"), ".hames/help.pyc": "x"}),
     "code in a set": (
         {**yaml("- {id: bash, set: {use: ./m.py}}"), ".hames/m.py": "1"},
         {**yaml("- {id: bash, set: {use: ./m.py}}"), ".hames/m.py": "2"},

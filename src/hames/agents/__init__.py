@@ -1,7 +1,18 @@
 """Agents: a session, an inbox, a scope, and the loop that drives them."""
 
 from hames.agents.agent import Agent, Status
-from hames.agents.events import Answered, Chunked, Compacted, ModelChanged, Retrying, ToolEnded, ToolStarted, TurnBegan, TurnEnded
+from hames.agents.events import (
+    Answered,
+    Chunked,
+    Compacted,
+    ModelChanged,
+    NotCompacted,
+    Retrying,
+    ToolEnded,
+    ToolStarted,
+    TurnBegan,
+    TurnEnded,
+)
 from hames.agents.inbox import Inbox
 from hames.agents.loop import LOOP, Loop
 from hames.agents.plugin import AGENTS, Agents, AgentSpec
@@ -19,6 +30,7 @@ __all__ = [
     "Inbox",
     "Loop",
     "ModelChanged",
+    "NotCompacted",
     "Reason",
     "Retrying",
     "Status",

@@ -63,6 +63,14 @@ class Compacted(Notice):
 
 
 @dataclass(frozen=True, slots=True)
+class NotCompacted(Notice):
+    """The past stays as it is, although somebody wanted it shortened."""
+
+    agent: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolStarted(Notice):
     """A call that may run is about to; its intent is on disk."""
 

@@ -6,7 +6,7 @@ from hames.agents.agent import Agent
 from hames.agents.ask import Asking
 from hames.agents.compaction import INSTRUCTION, Fitting, Rewrite, cut, prunable, summary
 from hames.agents.context import estimate
-from hames.agents.events import Compacted
+from hames.agents.events import Compacted, NotCompacted
 from hames.agents.watch import Watch
 from hames.budget import Meter
 from hames.content.messages import Message, Text, ToolResult, user
@@ -27,7 +27,8 @@ class Fit:
         """Do what the next request needs, if it needs something."""
         if agent.compact_next:
             agent.compact_next = False
-            await self._compact(agent, meter, watch, "user")
+            if not await self._compact(agent, meter, watch, "user"):
+                self._ctx.emit(NotCompacted(agent.id, "user"), at=agent.scope)
             return
         window = agent.model()[0].window
         limit = self._fitting.threshold * window

@@ -72,7 +72,15 @@ def state_directory(environment: Mapping[str, str], named: str = "") -> Path:
 
 def checkout(directory: Path) -> Path | None:
     """The top of the Git checkout that a directory is in."""
-    return next((place for place in (directory, *directory.parents) if (place / ".git").exists()), None)
+    return next((place for place in (directory, *directory.parents) if is_git(place / ".git")), None)
+
+
+def is_git(entry: Path) -> bool:
+    """Whether this is the ``.git`` of a checkout: a file, or a directory that is not empty."""
+    try:
+        return entry.is_file() or (entry / "HEAD").exists()
+    except OSError:
+        return False
 
 
 def check_state(state: Path, cwd: Path) -> None:

@@ -97,6 +97,13 @@ def locked(root: Path) -> Generator[None]:
         os.close(lock)
 
 
+def tidy(root: Path) -> None:
+    """Sweep what a crash has left, if nothing runs."""
+    if root.is_dir():
+        with suppress(OSError), locked(root):
+            pass
+
+
 def sweep_alone(lock: int, root: Path) -> None:
     fcntl.flock(lock, fcntl.LOCK_UN)
     with suppress(OSError):

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hames.compose import LOADED
 from hames.kernel import Context, plugin
+from hames.sandbox.hold import tidy
 from hames.sandbox.protect import NAMES, Rules, canonical, secrets
 from hames.sandbox.service import SANDBOX, Sandbox
 from hames.store import STATE
@@ -47,4 +48,6 @@ def sandbox(ctx: Context, config: SandboxConfig) -> None:
         private = () if root is None else (root,)
         return Rules((*hidden, *private), writable, tuple(loaded.paths) if loaded is not None else (), names, readable)
 
-    ctx.provide(SANDBOX, Sandbox(config.means, (root or canonical(["~"])[0]) / "sandbox", rules, unix_sockets=config.unix_sockets))
+    own = (root or canonical(["~"])[0]) / "sandbox"
+    tidy(own)
+    ctx.provide(SANDBOX, Sandbox(config.means, own, rules, unix_sockets=config.unix_sockets))

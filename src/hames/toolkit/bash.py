@@ -167,6 +167,7 @@ async def end_group(process: asyncio.subprocess.Process, watchers: int) -> None:
     for _ in range(200):  # a killed process is gone a little later
         if not members(process.pid):
             return
+        signal_all(process.pid, 0, signal.SIGKILL)  # what was born meanwhile
         await asyncio.sleep(0.005)
 
 
@@ -193,8 +194,8 @@ async def run_confined(command: Command, seconds: float, environment: dict[str, 
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading_end, "rb")
     )
-    try:
-        process = await asyncio.create_subprocess_exec(
+    spawning = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *command.argv,
             cwd=call.cwd,
             env=environment,
@@ -204,9 +205,16 @@ async def run_confined(command: Command, seconds: float, environment: dict[str, 
             pass_fds=command.pass_fds,
             start_new_session=True,
         )
+    )
+    try:
+        process = await asyncio.shield(spawning)
     except (OSError, ValueError) as error:  # ValueError: a zero byte, or half a character
         transport.close()
         raise ToolError(f"the shell could not be started: {error}", "NOT_STARTED") from None
+    except asyncio.CancelledError:  # it may run by now, and have children
+        transport.close()
+        await end_group(await spawning, command.watchers)
+        raise
     finally:
         os.close(writing_end)
     reading = asyncio.create_task(drain(stream, capture))

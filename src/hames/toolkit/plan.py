@@ -55,7 +55,7 @@ def plan(ctx: Context, config: Any) -> None:
         answers = await ask(tools.approvals, call, (Choice(f"{plan}\n\nDo it?", (ACCEPT, "No")),))
         if answers is None:
             raise ToolError("nobody is here to accept the plan; say it as your answer, and end there", "NOBODY")
-        if answers[0] != ACCEPT:
+        if answers[0] != ACCEPT and answers[0].strip().lower() not in ("y", "yes"):
             return f"the user did not accept the plan: {answers[0]}"
         set_plan_mode(agent, False)
         return "the user accepted the plan; plan mode is over, carry it out"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,15 +19,18 @@ from hames.compose import Layer
 from hames.content.errors import HamesError, KernelError, NotFoundError, UsageError
 from hames.content.finish import Usage
 from hames.content.messages import Message, clean
+from hames.content.visible import visible
 from hames.faces.cli import chat_commands
 from hames.faces.cli.chat_asks import Asks
 from hames.faces.cli.chat_view import View
-from hames.faces.cli.common import chosen_layers, layer_options, mode_option, opened, state_directory, state_option
+from hames.faces.cli.common import chosen_layers, existing_directory, layer_options, mode_option, opened, state_directory, state_option
 from hames.kernel import Host
 from hames.models import MODELS
 from hames.sessions import SESSIONS
 from hames.toolkit.mentions import with_mentions
 from hames.toolkit.plan import in_plan_mode
+from hames.toolkit.project import trusted
+from hames.toolkit.skills import Skill, SkillsConfig, found
 from hames.tools import Approval, Question
 from hames.trust import TRUST
 
@@ -66,21 +71,20 @@ class Chat:
 
     def _toolbar(self) -> str:
         agent = self.agent
-        parts = [agent.status, agent.model_ref, str(agent.cwd), f"session {agent.id}"]
-        if in_plan_mode(agent):
-            parts.append("PLAN MODE")
-        return "  ".join(parts)
+        parts = ["PLAN MODE"] if in_plan_mode(agent) else []
+        parts += [agent.status, f"session {agent.id}", agent.model_ref, str(agent.cwd)]
+        return visible("  ".join(parts))
 
     def _before_line(self) -> str:
         asked = self._asks.open
         return asked.prompt if asked is not None else "› "
 
-    async def open(self, *, resume: str = "") -> None:
+    async def open(self, *, resume: str = "", model: str = "") -> None:
         """Speak to another agent: a new one, or that of a session. The one before is closed when this one is there."""
         before: Agent | None = getattr(self, "agent", None)
         if before is not None and before.id == resume:
             return
-        agent = await self._agents.create(replace(self._spec, resume=resume, model="" if resume else self._spec.model))
+        agent = await self._agents.create(replace(self._spec, resume=resume, model=model if resume else self._spec.model))
         self.agent = agent
         if before is not None:
             await self._agents.dispose(before)
@@ -91,6 +95,13 @@ class Chat:
         if resume:
             self.view.history(agent.session)
             self.view.line(f"session {agent.id} goes on with {agent.model_ref}")
+
+    def skills(self) -> dict[str, Skill]:
+        """The skills that the agent sees, also before its first turn."""
+        if "skills" not in self.agent.memory:
+            return found(self.agent.cwd, SkillsConfig(), project=trusted(self.host.get(TRUST), self.agent.cwd))
+        known: dict[str, Skill] = self.agent.memory["skills"]
+        return known
 
     def price(self, ref: str, usage: Usage) -> str:
         models = self.host.get(MODELS, self.agent.scope)
@@ -114,6 +125,8 @@ class Chat:
         """Read lines until the person leaves."""
         from prompt_toolkit.patch_stdout import patch_stdout
 
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)  # between two lines the terminal sends a signal instead of a key
         with patch_stdout(raw=True):
             while not self.leaving:
                 try:
@@ -129,6 +142,9 @@ class Chat:
                     self.view.line(error.message, fg="red")
                     if error.remedy:
                         self.view.line(f"  {error.remedy}")
+                except Exception as error:
+                    self.host.contain("a line of the chat", error)
+                    self.view.line(f"that failed: {type(error).__name__}: {error}", fg="red")
 
     async def _line(self, line: str) -> None:
         if self._asks.open is not None:
@@ -159,10 +175,15 @@ class Chat:
         self.view.line(f"Do you trust {status.directory}? Its instructions and skills are read then, and it would execute:", bold=True)
         for line in status.executes or ("nothing",):
             self.view.line(f"    {line}")
+        from prompt_toolkit import PromptSession
+
+        asking: PromptSession[str] = PromptSession()
         with suppress(KeyboardInterrupt, EOFError):
-            answer = await self._prompt.prompt_async("[y]es, [n]ot now, n[e]ver: ")
-            if answer.strip().lower()[:1] in ("y", "e"):
-                trust.decide(status, answer.strip().lower().startswith("y"))
+            answer = None
+            while answer not in ("y", "yes", "n", "not now", "no", "e", "never"):
+                answer = (await asking.prompt_async("[y]es, [n]ot now, n[e]ver: ")).strip().lower()
+            if answer in ("y", "yes", "e", "never"):
+                trust.decide(status, answer.startswith("y"))
 
 
 async def talk(state: Path, chosen: Sequence[Layer], spec: AgentSpec, prompt: str, *, mode: str, go_on: bool) -> int:
@@ -174,7 +195,7 @@ async def talk(state: Path, chosen: Sequence[Layer], spec: AgentSpec, prompt: st
             raise KernelError("no row of this composition makes agents", code="MISSING_SERVICE")
         resume = spec.resume or (latest(host, spec.cwd) if go_on else "")
         chat = Chat(host, agents, replace(spec, resume=""), state / "history")
-        await chat.open(resume=resume)
+        await chat.open(resume=resume, model=spec.model)
         await chat.ask_trust()
         if prompt:
             chat.view.line(f"› {prompt}", bold=True)
@@ -182,8 +203,8 @@ async def talk(state: Path, chosen: Sequence[Layer], spec: AgentSpec, prompt: st
         try:
             await chat.run()
         finally:
-            chat.agent.cancel("user", keep_inbox=True)
-            await chat.agent.idle()
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+            await agents.dispose(chat.agent)
             click.echo(f"session {chat.agent.id}; go on with: hames chat --resume {chat.agent.id}", err=True)
         return 0
 
@@ -223,6 +244,6 @@ def command(
     """Speak with an agent on the terminal. PROMPT is what you say first. /help shows what else there is."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the chat needs a terminal", remedy="give one task with 'hames run PROMPT'")
-    directory = str(Path(cwd).expanduser().absolute())
+    directory = os.path.normpath(existing_directory(cwd, "--cwd"))
     spec = AgentSpec(directory, model, resume)
     return asyncio.run(talk(state_directory(state_dir), chosen_layers(profile_name, patches), spec, clean(prompt), mode=mode, go_on=go_on))

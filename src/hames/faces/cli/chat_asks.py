@@ -77,7 +77,7 @@ class Asks:
 def chosen(line: str, choice: Choice) -> str | None:
     """The answer that a line means: options by their numbers, or the words themselves."""
     parts = [part.strip() for part in line.split(",")] if choice.several else [line]
-    if choice.options and all(part.isdigit() for part in parts):
+    if choice.options and all(part.isdecimal() and len(part) < 10 for part in parts):
         if not all(1 <= int(part) <= len(choice.options) for part in parts):
             return None
         return ", ".join(choice.options[int(part) - 1] for part in parts)

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hames.content.errors import HamesError
+from hames.content.errors import UsageError
 from hames.content.finish import Usage
 from hames.content.jsontext import as_count, as_object
+from hames.models import MODELS
 from hames.sessions import SESSIONS
 from hames.toolkit.plan import in_plan_mode, set_plan_mode
-from hames.toolkit.skills import Skill
 from hames.tools import TOOLS
 
 if TYPE_CHECKING:
@@ -41,23 +41,23 @@ async def model(chat: Chat, rest: str) -> None:
     if not rest:
         chat.view.line(f"the model is {chat.agent.model_ref}; change it with /model PROVIDER:MODEL")
         return
-    before = chat.agent.model_ref
+    models = chat.host.get(MODELS, chat.agent.scope)
+    if models is not None:
+        models.resolve(rest, chat.agent.scope)
     chat.agent.model_ref = rest
-    try:
-        chat.agent.model()
-    except HamesError:
-        chat.agent.model_ref = before
-        raise
     chat.view.line(f"the model is {rest} from the next request on")
 
 
 async def compact(chat: Chat, rest: str) -> None:
+    if len(chat.agent.session.messages) < 3:
+        chat.view.line("there is nothing to shorten yet")
+        return
     chat.agent.compact_next = True
     chat.view.line("the past is shortened before the next request")
 
 
 async def plan(chat: Chat, rest: str) -> None:
-    active = not in_plan_mode(chat.agent) if rest not in ("on", "off") else rest == "on"
+    active = rest != "off" if rest else not in_plan_mode(chat.agent)
     set_plan_mode(chat.agent, active)
     chat.view.line("plan mode is on: the agent looks, and writes nothing" if active else "plan mode is off")
     if rest not in ("", "on", "off"):
@@ -85,6 +85,9 @@ async def resume(chat: Chat, rest: str) -> None:
             chat.view.line(f"{item.id}  {item.state:<11} {item.title}")
         chat.view.line("go on with one of them: /resume SESSION")
         return
+    if rest == chat.agent.id:
+        chat.view.line("that is this session")
+        return
     await chat.open(resume=rest)
 
 
@@ -95,7 +98,9 @@ async def new(chat: Chat, rest: str) -> None:
 async def fork(chat: Chat, rest: str) -> None:
     sessions = chat.host.get(SESSIONS)
     if sessions is not None:
-        made = await sessions.fork(chat.agent.id, int(rest) if rest.isdigit() else None)
+        if rest and not (rest.isdecimal() and len(rest) < 10):
+            raise UsageError(f"{rest[:40]!r} is no number of a turn", remedy="write /fork, or /fork and a number")
+        made = await sessions.fork(chat.agent.id, int(rest) if rest else None)
         await made.release()
         await chat.open(resume=made.id)
 
@@ -137,7 +142,7 @@ async def run(chat: Chat, line: str) -> None:
     """Run a slash command, or use the skill of that name."""
     name, _, rest = line[1:].partition(" ")
     command = COMMANDS.get(name)
-    skills: dict[str, Skill] = chat.agent.memory.get("skills", {})
+    skills = chat.skills()
     if command is None and name in skills:
         chat.say(f"Use the skill {name}. {rest}".strip())
     elif command is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hames.agents import Agent, Answered, Chunked, Compacted, ModelChanged, Retrying, ToolEnded, ToolStarted, TurnEnded
+from hames.agents import Agent, Answered, Chunked, Compacted, ModelChanged, NotCompacted, Retrying, ToolEnded, ToolStarted, TurnEnded
 from hames.content.finish import ReasoningDelta, TextDelta
 from hames.content.messages import ToolCall, ToolResult
 from hames.content.visible import visible
@@ -22,7 +22,7 @@ WIDTH = 160  # characters of a line of a card
 
 def plain(text: str) -> str:
     """Text of others without what would steer the terminal."""
-    return visible(text, keep="\n\t")
+    return visible(text.replace("\r\n", "\n"), keep="\n\t")
 
 
 def short(text: str, limit: int = WIDTH) -> str:
@@ -65,12 +65,13 @@ class View:
         on(Retrying, self._retrying)
         on(ModelChanged, self._model_changed)
         on(Compacted, self._compacted)
+        on(NotCompacted, self._not_compacted)
         on(TurnEnded, self._turn_ended)
 
     def line(self, text: str, **style: Any) -> None:
         """A line of its own."""
         self._break()
-        sys.stdout.write(click.style(text, **(style or {"dim": True})) + "\n")
+        sys.stdout.write(click.style(plain(text), **(style or {"dim": True})) + "\n")
         sys.stdout.flush()
 
     def _break(self) -> None:
@@ -84,7 +85,7 @@ class View:
         if isinstance(notice.chunk, TextDelta):
             self._thinking = False
             self._text += plain(notice.chunk.text)
-            width = shutil.get_terminal_size().columns - 1
+            width = max(1, shutil.get_terminal_size().columns - 1)
             while "\n" in self._text or len(self._text) > width:
                 line, rest = self._text.split("\n", 1) if "\n" in self._text[: width + 1] else folded(self._text, width)
                 sys.stdout.write(line + "\n")
@@ -107,6 +108,9 @@ class View:
 
     def _compacted(self, notice: Compacted) -> None:
         self.line(f"~ the past was shortened ({notice.before} to {notice.after} tokens)")
+
+    def _not_compacted(self, notice: NotCompacted) -> None:
+        self.line("~ the past stays as it is: there was nothing to gain")
 
     def _started(self, notice: ToolStarted) -> None:
         self.line(f"● {notice.call.name} {short(arguments_of(notice.call))}", fg="cyan")
