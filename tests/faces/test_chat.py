@@ -148,7 +148,12 @@ class Terminal:
 
     def wait(self, text: str, count: int = 1) -> str:
         """The screen, once a text stands in it so often."""
-        return self.until(lambda: screen if (screen := self.screen).count(text) >= count else "", text)
+
+        def shown() -> str:
+            screen = self.screen
+            return screen if max(screen.count(text), self.joined.count(text)) >= count else ""
+
+        return self.until(shown, text)
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         return self.until(lambda: re.search(pattern, self.screen), pattern)
@@ -178,7 +183,7 @@ class Terminal:
     def left(self) -> str:
         """The exit status, once the command has ended. Whatever it does, a user is never shown a traceback."""
         found = self.until(lambda: self.status, "the end of the command")
-        assert "Traceback" not in self.screen, self.screen
+        assert "Traceback" not in self.screen + self.joined, self.screen
         return found
 
     def resize(self, columns: int, lines: int) -> None:
@@ -905,7 +910,7 @@ def test_the_model_is_shown_and_changed(chats):
     terminal.wait("From one.")
     for number, wrong in enumerate(("nowhere:x", "scripted:/no/such/file", "word", ":", "scripted:", "anthropic:x"), 1):
         terminal.say(f"/model {wrong}")
-        terminal.until(lambda n=number: terminal.status or terminal.screen.count("/model ") > n, wrong)
+        terminal.until(lambda n=number: terminal.status or terminal.joined.count("/model ") > n, wrong)
         terminal.wait_for(re.escape(f"/model {wrong}") + r"\n.*\S")
     terminal.say("/model")
     terminal.until(lambda: terminal.joined.count(f"the model is {one}") >= 2, "the model is as it was")

@@ -180,7 +180,7 @@ class Chat:
         asking: PromptSession[str] = PromptSession()
         with suppress(KeyboardInterrupt, EOFError):
             answer = None
-            while answer not in ("y", "yes", "n", "not now", "no", "e", "never"):
+            while answer not in ("y", "yes", "", "n", "not now", "no", "e", "never"):
                 answer = (await asking.prompt_async("[y]es, [n]ot now, n[e]ver: ")).strip().lower()
             if answer in ("y", "yes", "e", "never"):
                 trust.decide(status, answer.startswith("y"))

@@ -85,7 +85,7 @@ class View:
         if isinstance(notice.chunk, TextDelta):
             self._thinking = False
             self._text += plain(notice.chunk.text)
-            width = max(1, shutil.get_terminal_size().columns - 1)
+            width = max(20, shutil.get_terminal_size().columns - 1)
             while "\n" in self._text or len(self._text) > width:
                 line, rest = self._text.split("\n", 1) if "\n" in self._text[: width + 1] else folded(self._text, width)
                 sys.stdout.write(line + "\n")

@@ -37,6 +37,18 @@ def program(name: str, why: str, verdict: Literal["warn", "fail"]) -> Finding:
     return Finding(name, "ok", done.stdout.splitlines()[0] if done.stdout else path)
 
 
+def confinement(state: Path) -> Finding:
+    """What holds commands to their mode on this machine."""
+    from hames.sandbox import Sandbox
+    from hames.sandbox.protect import Rules
+
+    found = Sandbox("auto", state / "sandbox", Rules).enforcement
+    if found.level == "enforced":
+        return Finding("sandbox", "ok", f"{found.means} confines commands")
+    remedy = "install bubblewrap (apt install bubblewrap, or pip install 'hames[sandbox]')"
+    return Finding("sandbox", "warn", f"{found.means}: {found.level}; {'; '.join(found.gaps)}", remedy)
+
+
 def findings(state: Path) -> Iterator[Finding]:
     import apsw
 
@@ -49,6 +61,7 @@ def findings(state: Path) -> Iterator[Finding]:
     yield program("git", "worktrees and diffs need it", "fail")
     yield program("bash", "the tool bash needs it", "fail")
     yield program("rg", "grep is slower without it", "warn")
+    yield confinement(state)
     try:
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
         writable = os.access(state, os.W_OK)

@@ -26,7 +26,19 @@ from hames.faces.cli.common import chosen_layers, json_option, layer_options, mo
 from hames.kernel import Host
 from hames.policy import Answer
 from hames.toolkit.mentions import with_mentions
+from hames.toolkit.project import trusted
 from hames.tools import Approval
+from hames.trust import TRUST, Trust
+
+SPEAKING = ("AGENTS.md", "CLAUDE.md", ".hames", ".mcp.json", ".agents", ".claude")
+
+
+def untrusted(trust: Trust | None, cwd: Path) -> str:
+    """What to say where a directory has something to say and is not trusted; empty where there is nothing to say."""
+    names = [name for name in SPEAKING if (cwd / name).exists()]
+    if not names or trusted(trust, cwd):
+        return ""
+    return f"hames: {', '.join(names)} of this directory count for nothing until it is trusted; see 'hames trust show'"
 
 
 class Positive(click.FloatRange):
@@ -170,6 +182,8 @@ async def run_task(
         progress = None if as_json else Progress(live=sys.stdout.isatty())
         if progress is not None:
             progress.attach(host, agent)
+            if note := untrusted(host.get(TRUST), agent.cwd):
+                click.echo(note, err=True)
         if interactive:
             host.ctx.at(agent.scope).on(Approval, ask_on_terminal)
         undo = cancel_on_signals(agent)
