@@ -7,6 +7,7 @@ over a copied state of the prefix, so it too costs only what is new.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 
 from hames.content.errors import NotFoundError
@@ -19,6 +20,19 @@ SEPARATOR = b","
 
 def none(blob: str) -> bytes:
     raise NotFoundError(f"there is no picture {blob}", code="BLOB_UNKNOWN")
+
+
+HEADS = 64  # beginnings of requests that are kept
+
+
+@lru_cache(HEADS)
+def same(head: bytes) -> bytes:
+    """The one object that stands for equal bytes: many agents have the same tools, and need not keep them each."""
+    return head
+
+
+def shared_head(dialect: Dialect, model: str, system: str, tools: Sequence[ToolSpec], settings: Settings) -> bytes:
+    return same(dialect.head(model, system, tools, settings))
 
 
 class Encoder:
@@ -109,7 +123,7 @@ class Encoder:
         if self._head_key != key:
             reason = "initial" if self._head_key is None else "head"
             self._head_key = key
-            self._head = self._dialect.head(self._model, system, tools, settings)
+            self._head = shared_head(self._dialect, self._model, system, tools, settings)
             self._reset()
         elif self._seen != list(messages[: len(self._seen)]):  # compares by identity first, so this is cheap
             reason = "history"

@@ -92,4 +92,6 @@ async def opened(state: Path, cwd: Path, chosen: Sequence[Layer], *, mode: str =
     """
     check_state(state, cwd)
     async with running(chosen, {STATE: state, **({MODE: mode} if mode else {})}) as host:
+        if os.environ.get("PYDANTIC_DISABLE_PLUGINS") == "__all__":
+            del os.environ["PYDANTIC_DISABLE_PLUGINS"]  # it was for our own start, and no command of a tool shall have it
         yield host

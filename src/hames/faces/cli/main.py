@@ -29,6 +29,10 @@ COMMANDS = {
 EXIT_CODES = """Exit status: 0 done, 1 fault, 2 invalid input, 3 pending, 4 rejected (busy), 5 ended without completion, 130 cancelled."""
 
 
+#: pydantic looks for plugins of its own in every installed package, which takes long. While the composition is mounted it does not.
+NO_PLUGINS, OURS = "PYDANTIC_DISABLE_PLUGINS", "__all__"
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used."""
 
@@ -119,6 +123,7 @@ def main() -> None:
     A short program has no garbage worth looking for: what is imported is never collected, and nothing is at the end.
     """
     gc.disable()
+    os.environ.setdefault(NO_PLUGINS, OURS)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # what a terminal cannot show is shown as far as it goes
