@@ -150,8 +150,8 @@ class Terminal:
         """The screen, once a text stands in it so often."""
 
         def shown() -> str:
-            screen = self.screen
-            return screen if max(screen.count(text), self.joined.count(text)) >= count else ""
+            found = self.screen.count(text) >= count or self.joined.count(text) >= count
+            return self.screen if found else ""
 
         return self.until(shown, text)
 

@@ -29,6 +29,7 @@ def user(tmp_path, monkeypatch):
 def repo(tmp_path):
     path = tmp_path / "repo"
     (path / ".git").mkdir(parents=True)
+    (path / ".git" / "HEAD").touch()
     (path / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     return path
 
@@ -83,6 +84,7 @@ def test_outside_of_a_checkout_the_working_directory_alone_speaks(tmp_path):
 def test_a_checkout_in_a_checkout_has_its_own_top(repo):
     inner = repo / "vendor"
     (inner / ".git").mkdir(parents=True)
+    (inner / ".git" / "HEAD").touch()
     (repo / "AGENTS.md").write_text("outer")
     (inner / "AGENTS.md").write_text("inner")
     assert headings(gathered(inner, DEFAULT, project=True)) == [str(inner / "AGENTS.md")]

@@ -318,7 +318,7 @@ async def test_cancelling_a_turn_leaves_its_jobs_and_cancelling_a_kill_ends_them
         await until(lambda: any(e.type == "call" and e.data["name"] == "job_kill" for e in host.get(SESSIONS).read(agent.id)))
         agent.cancel()
         await asyncio.wait_for(agent.idle(), 10)
-        await asyncio.wait_for(agent.memory["jobs"]["job-1"].done.wait(), 10)
+        await asyncio.wait_for(agent.memory["jobs"]["job-1"].done.wait(), 30)
         assert not processes(mark)
 
 

@@ -19,6 +19,7 @@ GIF = b"GIF89a\3\0\2\0\0\0\0;"
 def repo(tmp_path):
     path = tmp_path / "repo"
     (path / ".git").mkdir(parents=True)
+    (path / ".git" / "HEAD").touch()
     (path / "src").mkdir()
     (path / "src" / "a.py").write_text("print(1)\n")
     return path

@@ -26,6 +26,7 @@ def user(tmp_path, monkeypatch):
 def repo(tmp_path):
     path = tmp_path / "repo"
     (path / ".git").mkdir(parents=True)
+    (path / ".git" / "HEAD").touch()
     (path / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     return path
 
@@ -102,6 +103,7 @@ def test_the_name_stands_in_the_front_matter_and_else_it_is_that_of_the_folder(r
 def test_the_catalogue_is_the_same_text_for_the_same_skills_in_whatever_order_they_were_made(repo, tmp_path):
     other = tmp_path / "other"
     (other / ".git").mkdir(parents=True)
+    (other / ".git" / "HEAD").touch()
     for top, names in ((repo, "bca"), (other, "acb")):
         for name in names:
             put(top / PLACES[0], name, description=f"does {name}")

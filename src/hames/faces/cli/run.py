@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import math
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -126,16 +127,22 @@ async def ask_on_terminal(approval: Approval) -> Answer:
 
 
 async def read_line() -> str | None:
-    """A line of standard input, without a thread that would outlive us; None at its end."""
+    """A line of standard input, without a thread that would outlive us, and without waiting for the end of a line that has begun;
+    None at the end of input."""
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(0, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        loop.remove_reader(0)
-    line = sys.stdin.readline()
-    return line or None
+    line = b""
+    while not line.endswith(b"\n"):
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(0, lambda ready=ready: ready.done() or ready.set_result(None))
+        try:
+            await ready
+        finally:
+            loop.remove_reader(0)
+        data = os.read(0, 1024)
+        if not data:
+            return line.decode("utf-8", "replace") or None
+        line += data
+    return line.decode("utf-8", "replace")
 
 
 def shortened(text: str, limit: int = 100) -> str:
