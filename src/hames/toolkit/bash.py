@@ -155,7 +155,11 @@ async def end_group(process: asyncio.subprocess.Process, watchers: int) -> None:
         if process.returncode is None:
             signal_all(process.pid, watchers, signal.SIGTERM)
             with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), POLITE)
+                await asyncio.wait_for(process.wait(), POLITE / 2)
+        if process.returncode is None:  # what was born in that moment can have lost the signal, and its parent waits for it
+            signal_all(process.pid, watchers + 1, signal.SIGTERM)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), POLITE / 2)
     finally:
         if watchers and process.returncode is None:
             signal_all(process.pid, watchers, signal.SIGKILL)  # those that watch collect what is left, and end by themselves

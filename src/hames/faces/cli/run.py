@@ -127,21 +127,31 @@ async def ask_on_terminal(approval: Approval) -> Answer:
 
 
 async def read_line() -> str | None:
-    """A line of standard input, without a thread that would outlive us, and without waiting for the end of a line that has begun;
-    None at the end of input."""
+    """A line of the terminal; None at the end of input.
+
+    Without a thread that would outlive us, and never blocked: what was there to read may be gone when it is read, since Ctrl-C drops it.
+    So the terminal is opened once more, for a description of our own that does not block.
+    """
     loop = asyncio.get_running_loop()
+    terminal = os.open(os.ttyname(0), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     line = b""
-    while not line.endswith(b"\n"):
-        ready: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(0, lambda ready=ready: ready.done() or ready.set_result(None))
-        try:
-            await ready
-        finally:
-            loop.remove_reader(0)
-        data = os.read(0, 1024)
-        if not data:
-            return line.decode("utf-8", "replace") or None
-        line += data
+    try:
+        while not line.endswith(b"\n"):
+            ready: asyncio.Future[None] = loop.create_future()
+            loop.add_reader(terminal, lambda ready=ready: ready.done() or ready.set_result(None))
+            try:
+                await ready
+            finally:
+                loop.remove_reader(terminal)
+            try:
+                data = os.read(terminal, 1024)
+            except BlockingIOError:
+                continue
+            if not data:
+                return line.decode("utf-8", "replace") or None
+            line += data
+    finally:
+        os.close(terminal)
     return line.decode("utf-8", "replace")
 
 
