@@ -266,7 +266,7 @@ async def test_a_state_directory_behind_a_link_serves_as_well(shell, tmp_path):
 
 ENDINGS = {
     "trap": "trap 'echo bye; echo bye > d/gone; exit 7' TERM; echo ready > d/ready; sleep 67.5 & wait",
-    "trap with a command in front": "trap 'echo bye > d/gone' TERM; { sleep 0.1; echo ready > d/ready; } & sleep 67.5",
+    "trap with a command in front": "trap 'echo bye > d/gone' TERM; echo ready > d/ready; sleep 67.5",
 }
 LEAVINGS = {
     "background": "sleep 68.5 & echo $! > d/ready",

@@ -215,9 +215,15 @@ async def run_confined(command: Command, seconds: float, environment: dict[str, 
     except (OSError, ValueError) as error:  # ValueError: a zero byte, or half a character
         transport.close()
         raise ToolError(f"the shell could not be started: {error}", "NOT_STARTED") from None
-    except asyncio.CancelledError:  # it may run by now, and have children
-        transport.close()
-        await end_group(await spawning, command.watchers)
+    except asyncio.CancelledError:  # it may run by now, and have children; somebody reads what they say at their end
+        reading = asyncio.create_task(drain(stream, capture))
+        try:
+            await end_group(await spawning, command.watchers)
+        finally:
+            reading.cancel()
+            await asyncio.wait((reading,))
+            transport.close()
+            capture.close()
         raise
     finally:
         os.close(writing_end)
