@@ -42,6 +42,7 @@ class Bubblewrap:
 
     def __init__(self, program: str, *, unix_sockets: bool = False) -> None:
         self._program = program
+        self._unix_sockets = unix_sockets
         self._filter = seccomp.program(seccomp.bubblewrap(unix_sockets=unix_sockets))
         self.enforcement = Enforcement("bubblewrap", "enforced")
 
@@ -92,7 +93,7 @@ class Bubblewrap:
             elif needs_mount(path, above):
                 command += ["--ro-bind", str(path), str(path)]
             above.append((path, place))
-        for path in sockets(view):
+        for path in sockets(view) if self._unix_sockets else ():  # without them none can be spoken to
             command += ["--ro-bind", "/dev/null", str(path)]
         return command
 
