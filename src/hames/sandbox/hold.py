@@ -43,7 +43,7 @@ def held(view: View, root: Path, *, mounts: bool) -> Generator[list[str]]:
     with locked(root):
         before = links(view)
         names = missing(view)
-        watched = [*view.absent, *(path for path in names if not mounts or not path.parent.is_dir())]
+        watched = [*view.absent, *(path for path in names if mounts and not path.parent.is_dir())]
         if mounts:
             for path in names:
                 if path.parent.is_dir():
