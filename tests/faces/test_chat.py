@@ -20,7 +20,7 @@ import pytest
 from hames.sessions.log import session_id
 
 HAMES = Path(sys.executable).with_name("hames")
-DEADLINE = 10.0  # seconds
+DEADLINE = 30.0  # seconds
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not there")
 
