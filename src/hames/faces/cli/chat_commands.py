@@ -66,6 +66,7 @@ async def plan(chat: Chat, rest: str) -> None:
 
 async def cost(chat: Chat, rest: str) -> None:
     sessions = chat.host.get(SESSIONS)
+    await chat.agent.session.barrier()  # what has just begun is on its way to the disk
     used: dict[str, Usage] = {}
     for event in sessions.read(chat.agent.id) if sessions is not None else ():
         if event.type in ("message", "failed") and "usage" in event.data:
@@ -100,6 +101,7 @@ async def fork(chat: Chat, rest: str) -> None:
     if sessions is not None:
         if rest and not (rest.isdecimal() and len(rest) < 10):
             raise UsageError(f"{rest[:40]!r} is no number of a turn", remedy="write /fork, or /fork and a number")
+        await chat.agent.session.barrier()
         made = await sessions.fork(chat.agent.id, int(rest) if rest else None)
         await made.release()
         await chat.open(resume=made.id)
