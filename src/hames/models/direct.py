@@ -55,10 +55,9 @@ KINDS: dict[str, FailureKind] = {
 
 
 class Document:
-    """The dialect: our own form of messages, tools and settings, with the bytes of pictures in it."""
+    """Our own form of messages, tools and settings, with the bytes of pictures in it."""
 
     name = "pydantic-ai/1"
-    path = ""
     marker = b""
     tail = b"]}"
 
@@ -77,12 +76,6 @@ class Document:
         for block in pictures_in(data):
             block["data"] = b64encode(pictures(block["blob"])).decode()
         return Fragment(dumps(data).encode())
-
-    def headers(self, key: str) -> dict[str, str]:
-        return {}
-
-    def parser(self) -> Any:
-        raise NotImplementedError("pydantic-ai reads the answer")
 
 
 def to_messages(body: dict[str, Any]) -> list[ModelMessage]:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from hames.content.errors import NotFoundError
 from hames.content.messages import Reasoning, ToolResult
 from hames.content.request import EncodedRequest, Fragment, ToolSpec, splice
-from hames.models.port import Dialect, Logged, Pictures, Settings
+from hames.models.port import Form, Logged, Pictures, Settings
 
 SEPARATOR = b","
 
@@ -31,7 +31,7 @@ def same(head: bytes) -> bytes:
     return head
 
 
-def shared_head(dialect: Dialect, model: str, system: str, tools: Sequence[ToolSpec], settings: Settings) -> bytes:
+def shared_head(dialect: Form, model: str, system: str, tools: Sequence[ToolSpec], settings: Settings) -> bytes:
     return same(dialect.head(model, system, tools, settings))
 
 
@@ -62,7 +62,7 @@ class Encoder:
         "encoded",
     )
 
-    def __init__(self, dialect: Dialect, model: str, *, reasoning: str = "always", pictures: Pictures = none) -> None:
+    def __init__(self, dialect: Form, model: str, *, reasoning: str = "always", pictures: Pictures = none) -> None:
         self._pictures = pictures
         self._dialect = dialect
         self._model = model

@@ -112,8 +112,8 @@ class Parser(Protocol):
     def partial(self) -> tuple[Block, ...]: ...
 
 
-class Dialect(Protocol):
-    """A protocol of model requests.
+class Form(Protocol):
+    """How a conversation is written down as a request.
 
     :ivar name: name and version, recorded with each request.
     :ivar marker: what marks the end of a cacheable prefix; empty where the protocol has none.
@@ -121,9 +121,6 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def path(self) -> str: ...
 
     @property
     def marker(self) -> bytes: ...
@@ -140,6 +137,13 @@ class Dialect(Protocol):
     def group(self, messages: Sequence[Message], *, reasoning: bool, pictures: Pictures) -> Fragment | None:
         """The bytes of one wire group; None where nothing of it is sent."""
         ...
+
+
+class Dialect(Form, Protocol):
+    """A protocol of model requests: how one is written, sent and answered."""
+
+    @property
+    def path(self) -> str: ...
 
     def headers(self, key: str) -> dict[str, str]: ...
 
