@@ -240,6 +240,11 @@ class Chats:
         terminal.wait_for(r"(?m)^›$")
         return terminal
 
+    def last_event(self) -> str:
+        """The type of the newest event of the only session; empty while nothing of it is on disk."""
+        found = self.cli.look(lambda sessions: [(each.id, list(sessions.read(each.id))) for each in sessions.list()])
+        return found[0][1][-1].type if found else ""
+
     def model(self, *answers: Any) -> str:
         items = [{"text": each} if isinstance(each, str) else each for each in answers]
         return self.cli.script(*items, name=f"{uuid.uuid4().hex[:8]}.json")
@@ -487,7 +492,7 @@ def test_a_terminal_of_one_column_does_not_hang_the_chat(chats):
     terminal = chats.start("--model", chats.model("Some words.", "More words."))
     terminal.resize(1, 40)
     terminal.say("speak")
-    terminal.until(lambda: "end" in str(chats.cli.events(chats.cli.session()["id"])[-1]["type"]), "the end of the turn")
+    terminal.until(lambda: chats.last_event() == "end", "the end of the turn")
     terminal.resize(120, 40)
     terminal.say("again")
     terminal.wait("More words.")
