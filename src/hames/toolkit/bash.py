@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,12 +18,12 @@ from hames.policy import Capability
 from hames.policy.shell import classify
 from hames.sandbox import scrubbed
 from hames.sandbox.port import Command
+from hames.supervise import Group
 from hames.toolkit.jobs import JOBS
 from hames.tools import TOOLS, Invocation, Needs, Output, ToolError, tool
 
 HEAD, TAIL = 20_000, 20_000  # bytes of the output that the model is shown
 SPILL_LIMIT = 256 * 1024 * 1024  # bytes of it that are kept in a file
-POLITE = 2.0  # seconds between SIGTERM and SIGKILL
 DRAIN = 0.5  # seconds that output may still come after the shell has ended
 
 
@@ -106,75 +103,6 @@ async def drain(stream: asyncio.StreamReader, capture: Capture) -> None:
         capture.add(data)
 
 
-def kill_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-
-
-def processes() -> dict[int, tuple[int, int]]:
-    """Every living process, with its parent and its session; none on systems without ``/proc``."""
-    found: dict[int, tuple[int, int]] = {}
-    with suppress(OSError):
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError, ValueError, IndexError):
-                    state, parent, _, session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
-                    if state not in "ZX":
-                        found[int(entry.name)] = (int(parent), int(session))
-    return found
-
-
-def members(leader: int) -> dict[int, int]:
-    """What belongs to a command: its session, and all that is below its first process; each with how far below it is."""
-    known = processes()
-    if not known:
-        with suppress(OSError):
-            os.killpg(leader, 0)
-            return {leader: 0}
-        return {}
-    depths = {leader: 0} if leader in known else {}
-    grown = True
-    while grown:
-        below = {pid: depths[parent] + 1 for pid, (parent, _) in known.items() if parent in depths and pid not in depths}
-        depths |= below
-        grown = bool(below)
-    return {**{pid: 99 for pid, (_, session) in known.items() if session == leader}, **depths}
-
-
-def signal_all(leader: int, watchers: int, number: signal.Signals) -> None:
-    """A signal to all that belongs to a command but those that only watch over it."""
-    for pid, depth in members(leader).items():
-        if depth >= watchers:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-
-
-async def end_group(process: asyncio.subprocess.Process, watchers: int) -> None:
-    """End all of a command, politely at first; also what it left in the background. Cancelling this skips the politeness."""
-    try:
-        if process.returncode is None:
-            signal_all(process.pid, watchers, signal.SIGTERM)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), POLITE / 2)
-        if process.returncode is None:  # what was born in that moment can have lost the signal, and its parent waits for it
-            signal_all(process.pid, watchers + 1, signal.SIGTERM)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), POLITE / 2)
-    finally:
-        if watchers and process.returncode is None:
-            signal_all(process.pid, watchers, signal.SIGKILL)  # those that watch collect what is left, and end by themselves
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), POLITE)
-        signal_all(process.pid, 0, signal.SIGKILL)
-        kill_group(process, signal.SIGKILL)
-    await process.wait()
-    for _ in range(200):  # a killed process is gone a little later
-        if not members(process.pid):
-            return
-        signal_all(process.pid, 0, signal.SIGKILL)  # what was born meanwhile
-        await asyncio.sleep(0.005)
-
-
 async def run_command(
     command: str, seconds: float, environment: dict[str, str], call: Invocation, capture: Capture | None = None
 ) -> Output:
@@ -192,64 +120,43 @@ async def run_command(
 
 
 async def run_confined(command: Command, seconds: float, environment: dict[str, str], call: Invocation, capture: Capture) -> Output:
-    # A pipe of our own: asyncio's would make wait() wait for everybody who holds its other end.
     reading_end, writing_end = os.pipe()
     stream = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading_end, "rb")
     )
-    spawning = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *command.argv,
-            cwd=call.cwd,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=writing_end,
-            stderr=writing_end,
-            pass_fds=command.pass_fds,
-            start_new_session=True,
-        )
-    )
-    try:
-        process = await asyncio.shield(spawning)
-    except (OSError, ValueError) as error:  # ValueError: a zero byte, or half a character
-        transport.close()
-        raise ToolError(f"the shell could not be started: {error}", "NOT_STARTED") from None
-    except asyncio.CancelledError:  # it may run by now, and have children; somebody reads what they say at their end
-        reading = asyncio.create_task(drain(stream, capture))
-        try:
-            await end_group(await spawning, command.watchers)
-        finally:
-            reading.cancel()
-            await asyncio.wait((reading,))
-            transport.close()
-            capture.close()
-        raise
-    finally:
-        os.close(writing_end)
     reading = asyncio.create_task(drain(stream, capture))
     late = False
     try:
         try:
-            await asyncio.wait_for(process.wait(), seconds)
-        except TimeoutError:
-            late = True
-        if not late:
-            await asyncio.wait((reading,), timeout=DRAIN)
-    finally:
-        ending = asyncio.ensure_future(end_group(process, command.watchers))
-        try:
-            await asyncio.shield(ending)
+            group = Group(
+                command.argv,
+                cwd=call.cwd,
+                environment=environment,
+                stdout=writing_end,
+                stderr=writing_end,
+                pass_fds=command.pass_fds,
+                watchers=command.watchers,
+            )
+        except (OSError, ValueError) as error:  # ValueError: a zero byte, or half a character
+            raise ToolError(f"the shell could not be started: {error}", "NOT_STARTED") from None
         finally:
-            await ending
-            reading.cancel()
-            await asyncio.wait((reading,))
-            transport.close()
-            capture.close()
+            os.close(writing_end)
+        try:
+            late = not await group.ends_within(seconds)
+            if not late:
+                await asyncio.wait((reading,), timeout=DRAIN)
+        finally:
+            await group.end()
+    finally:
+        reading.cancel()
+        await asyncio.wait((reading,))
+        transport.close()
+        capture.close()
     text = capture.text
     if late:
         return Output((Text(f"{text}\n[stopped after {seconds:g} s, with all its processes]"),), True, "TIMEOUT")
-    status = process.returncode or 0
+    status = group.returncode or 0
     if status:
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
         return Output((Text(f"{text}\n[{how}]{hint(text, call)}"),), True, "EXIT_STATUS")
