@@ -79,6 +79,15 @@ class ToolStarted(Notice):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolProgress(Notice):
+    """A call says how far it is."""
+
+    agent: str
+    call: ToolCall
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolEnded(Notice):
     """A call has its result, whether it ran or not."""
 

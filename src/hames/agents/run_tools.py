@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from hames.agents.agent import Agent
-from hames.agents.events import ToolEnded, ToolStarted
+from hames.agents.events import ToolEnded, ToolProgress, ToolStarted
 from hames.agents.spill import spiller
 from hames.agents.watch import Watch
 from hames.budget import BLOCK, REMIND, Repeats
@@ -31,7 +31,13 @@ async def run_tools(ctx: Context, agent: Agent, calls: Sequence[ToolCall], repea
             session=agent.id,
             scratch=agent.scratch,
             note=note,
+            progress=lambda text: progress(call, text),
+            keep_picture=session.keep_picture,
         )
+
+    def progress(call: ToolCall, text: str) -> None:
+        watch.touch()
+        ctx.emit(ToolProgress(agent.id, call, text), at=scope)
 
     def note(type: str, data: dict[str, object]) -> None:
         session.append(type, data)

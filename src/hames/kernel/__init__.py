@@ -9,9 +9,9 @@ from hames.kernel.context import Context
 from hames.kernel.events import Around, Ask, Notice
 from hames.kernel.host import Host
 from hames.kernel.keys import Key
-from hames.kernel.mount import Mount, State
+from hames.kernel.mount import Effect, Mount, State
 from hames.kernel.plugin import Plugin, plugin
 from hames.kernel.registry import Mask, Registry
 from hames.kernel.scope import Scope
 
-__all__ = ["Around", "Ask", "Context", "Host", "Key", "Mask", "Mount", "Notice", "Plugin", "Registry", "Scope", "State", "plugin"]
+__all__ = ["Around", "Ask", "Context", "Effect", "Host", "Key", "Mask", "Mount", "Notice", "Plugin", "Registry", "Scope", "State", "plugin"]

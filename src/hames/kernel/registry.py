@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from hames.content.errors import ConfigError, DuplicateError
 from hames.kernel.context import Context
-from hames.kernel.mount import Mount
+from hames.kernel.mount import Effect, Mount
 from hames.kernel.scope import Scope
 
 T = TypeVar("T")
@@ -131,10 +131,11 @@ class Registry(Generic[T]):
         ctx.effect(f"watches {self.kind}s", withdraw)
         self._watchers[id(watcher)] = watcher
 
-    def add(self, ctx: Context, name: str, value: T, *, order: int = 0, granted: bool = False) -> None:
+    def add(self, ctx: Context, name: str, value: T, *, order: int = 0, granted: bool = False) -> Effect:
         """Register an entry for the lifetime of ``ctx``.
 
         :param granted: seen even where a seal would hide it; for what the runner of an agent itself gives it.
+        :returns: takes it back earlier.
         :raises DuplicateError: if the scope already has an entry of this name; names both owners.
         """
         entry = Entry(name, value, order, granted, ctx.scope, ctx.owner)
@@ -164,6 +165,7 @@ class Registry(Generic[T]):
         except BaseException:
             effect.withdraw()
             raise
+        return effect
 
     def declare(self, ctx: Context, pattern: str) -> None:
         """Say that names matching ``pattern`` may come later, so that masks may speak of them."""

@@ -34,6 +34,7 @@ class ToolRequest:
     :param session: whose call it is.
     :param outside: paths that it would write outside of the workspace.
     :param unconfined: why it asks to run outside of the sandbox; empty where it does not.
+    :param whole: an answer for longer than once covers the tool, whatever its arguments.
     :param ceiling: the widest mode that this agent may have, whatever the composition says.
     :param enforced: whether the system itself holds what it runs to the mode.
     """
@@ -48,6 +49,7 @@ class ToolRequest:
     unconfined: str = ""
     ceiling: Mode = "full"
     enforced: bool = True
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

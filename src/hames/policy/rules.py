@@ -109,6 +109,8 @@ def exact(value: Any) -> str:
 
 def lasting(request: ToolRequest) -> dict[str, str]:
     """The patterns of what an answer for longer than once covers: an address with its whole host, everything else as it is."""
+    if request.whole:
+        return {"*": "*"}
     patterns = {name: exact(value) for name, value in request.arguments.items() if name != "timeout" and value not in EMPTY}
     url = request.arguments.get("url")
     if isinstance(url, str) and (host := HOST.match(url)):
@@ -124,6 +126,8 @@ EMPTY = (None, False, "")
 
 def fits(when: Mapping[str, str], request: ToolRequest) -> bool:
     """Whether every argument matches its pattern; one without a pattern does not, unless it is empty."""
+    if when == {"*": "*"}:
+        return request.whole
     for name, value in request.arguments.items():
         if name == "timeout" or (name not in when and value in EMPTY):
             continue

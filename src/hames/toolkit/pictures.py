@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hames.agents import Agent
 from hames.content.messages import Text
 from hames.content.pictures import MAX_BYTES, NotAPicture, media_type
 from hames.kernel import Context, plugin
@@ -27,10 +26,9 @@ def read_image(path: str, *, call: Invocation) -> Output:
         kind = media_type(data)
     except NotAPicture as error:
         raise ToolError(f"{path}: {error}", "NOT_A_PICTURE") from None
-    agent = call.scope.key
-    if not isinstance(agent, Agent):
+    if call.keep_picture is None:
         raise ToolError("there is no conversation to show it in", "NO_AGENT")
-    return Output((Text(f"{Path(path).name} ({kind}, {len(data)} bytes)"), agent.session.keep_picture(kind, data)))
+    return Output((Text(f"{Path(path).name} ({kind}, {len(data)} bytes)"), call.keep_picture(kind, data)))
 
 
 @plugin(needs=(TOOLS,), name="pictures")

@@ -92,6 +92,7 @@ def prepare(tool: Tool | None, call: ToolCall, invocation: Invocation) -> Prepar
         session=invocation.session,
         outside=tuple(str(path) for path in needs.writes if sandbox.outside(path, writing)),
         unconfined=needs.unconfined,
+        whole=needs.whole,
         ceiling=invocation.ceiling,
         enforced="execute" not in needs.capabilities or sandbox.enforcement.level != "none",
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hames.content.messages import ToolCall, ToolResult
 from hames.content.request import ToolSpec
-from hames.kernel import Context, Key, Registry, Scope, plugin
+from hames.kernel import Context, Effect, Key, Registry, Scope, plugin
 from hames.policy import Mode
 from hames.sandbox import SANDBOX, Confinement
 from hames.tools.approvals import Approvals
@@ -39,12 +39,13 @@ class Tools:
         self.approvals = Approvals(ctx)
         self._specs: dict[int, tuple[dict[str, Tool], tuple[ToolSpec, ...]]] = {}
 
-    def register(self, ctx: Context, tool: Tool, *, granted: bool = False) -> None:
+    def register(self, ctx: Context, tool: Tool, *, granted: bool = False) -> Effect:
         """Offer a tool in the scope of ``ctx`` for its lifetime.
 
         :param granted: seen in spite of the seal of the scope; for what the runner of an agent itself gives it.
+        :returns: takes it back earlier.
         """
-        self.registry.add(ctx, tool.name, tool, granted=granted)
+        return self.registry.add(ctx, tool.name, tool, granted=granted)
 
     def guard(self, ctx: Context, name: str, guard: Guard) -> None:
         """Add a guard, which can only deny. One that raises denies."""

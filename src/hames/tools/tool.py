@@ -66,6 +66,8 @@ class Invocation:
     :param scratch: a directory for temporary files of the agent, made when it is needed.
     :param ceiling: the widest mode that the agent may have.
     :param note: logs an event of the call in the session.
+    :param progress: tells people how far the call is.
+    :param keep_picture: keeps the bytes of a picture for models that see; None outside of a conversation.
     :param confinement: what the call may reach, once it is allowed.
     :param sandbox: holds it to that.
     """
@@ -79,6 +81,8 @@ class Invocation:
     scratch: Path | None = None
     ceiling: Mode = "full"
     note: Callable[[str, dict[str, Any]], None] = lambda type, data: None
+    progress: Callable[[str], None] = lambda text: None
+    keep_picture: Callable[[str, bytes], Image] | None = None
     confinement: Confinement = Confinement()
     sandbox: Sandbox = field(default_factory=unconfined)
 
@@ -125,11 +129,13 @@ class Needs:
 
     :param writes: paths that it writes itself.
     :param unconfined: why it asks to run outside of the sandbox; empty where it does not.
+    :param whole: an answer for longer than once is about the tool, whatever its arguments.
     """
 
     capabilities: frozenset[Capability]
     writes: tuple[Path, ...] = ()
     unconfined: str = ""
+    whole: bool = False
 
 
 Body = Callable[..., Awaitable[str | Output] | str | Output]

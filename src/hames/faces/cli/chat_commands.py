@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hames.content.errors import UsageError
 from hames.content.finish import Usage
 from hames.content.jsontext import as_count, as_object
+from hames.faces.cli.chat_mcp import mcp, prompts, use_prompt
 from hames.models import MODELS
 from hames.sessions import SESSIONS
 from hames.toolkit.plan import in_plan_mode, set_plan_mode
@@ -136,6 +137,7 @@ COMMANDS: dict[str, Command] = {
     "fork": Command("[TURN]", "go on in a copy of this session", fork, idle=True),
     "queue": Command("TEXT", "say it when this turn has ended", queue),
     "tools": Command("", "list the tools and their rows", tools),
+    "mcp": Command("[reconnect SERVER]", "list MCP servers and their prompts", mcp),
     "quit": Command("", "leave", leave),
 }
 
@@ -147,6 +149,8 @@ async def run(chat: Chat, line: str) -> None:
     skills = chat.skills()
     if command is None and name in skills:
         chat.say(f"Use the skill {name}. {rest}".strip())
+    elif command is None and name in prompts(chat):
+        await use_prompt(chat, name, rest.strip())
     elif command is None:
         chat.view.line(f"there is no /{name}; /help shows what there is", fg="yellow")
     elif command.idle and chat.agent.status == "running":

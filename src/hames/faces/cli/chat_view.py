@@ -9,7 +9,19 @@ from typing import Any
 
 import click
 
-from hames.agents import Agent, Answered, Chunked, Compacted, ModelChanged, NotCompacted, Retrying, ToolEnded, ToolStarted, TurnEnded
+from hames.agents import (
+    Agent,
+    Answered,
+    Chunked,
+    Compacted,
+    ModelChanged,
+    NotCompacted,
+    Retrying,
+    ToolEnded,
+    ToolProgress,
+    ToolStarted,
+    TurnEnded,
+)
 from hames.content.finish import ReasoningDelta, TextDelta
 from hames.content.messages import ToolCall, ToolResult
 from hames.content.visible import visible
@@ -61,6 +73,7 @@ class View:
         on(Chunked, self._chunk)
         on(Answered, self._answered)
         on(ToolStarted, self._started)
+        on(ToolProgress, self._progress)
         on(ToolEnded, self._ended)
         on(Retrying, self._retrying)
         on(ModelChanged, self._model_changed)
@@ -114,6 +127,9 @@ class View:
 
     def _started(self, notice: ToolStarted) -> None:
         self.line(f"● {notice.call.name} {short(arguments_of(notice.call))}", fg="cyan")
+
+    def _progress(self, notice: ToolProgress) -> None:
+        self.line(f"  … {short(notice.text)}")
 
     def _ended(self, notice: ToolEnded) -> None:
         self.card(notice.result)

@@ -22,6 +22,7 @@ COMMANDS = {
     "compose": ("compose", "Show, explain and check the composition."),
     "permissions": ("permissions", "Explain what tools may do; list and revoke grants."),
     "trust": ("trust", "Show, grant and revoke trust in directories."),
+    "mcp": ("mcp", "List, check and call MCP servers, and log in to them."),
     "models": ("models", "List providers and fetch local weights."),
     "doctor": ("doctor", "Check this installation and its state."),
 }

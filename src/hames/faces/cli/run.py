@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from hames.agents import AGENTS, Agent, Agents, AgentSpec, Chunked, Retrying, ToolEnded, ToolStarted, TurnEnd
+from hames.agents import AGENTS, Agent, Agents, AgentSpec, Chunked, Retrying, ToolEnded, ToolProgress, ToolStarted, TurnEnd
 from hames.budget import Limits
 from hames.compose import Layer
 from hames.content.errors import KernelError, UsageError
@@ -70,6 +70,7 @@ class Progress:
         if self._live:
             on(Chunked, self._chunk)
         on(ToolStarted, self._tool_started)
+        on(ToolProgress, self._tool_progress)
         on(ToolEnded, self._tool_ended)
         on(Retrying, self._retrying)
 
@@ -93,6 +94,9 @@ class Progress:
     def _tool_started(self, notice: ToolStarted) -> None:
         self.streamed = False
         self._line(f"> {notice.call.name} {shortened(notice.call.arguments)}")
+
+    def _tool_progress(self, notice: ToolProgress) -> None:
+        self._line(f"  {notice.call.name}: {shortened(notice.text)}")
 
     def _tool_ended(self, notice: ToolEnded) -> None:
         lines = notice.result.text.splitlines()

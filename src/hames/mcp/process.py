@@ -1,0 +1,219 @@
+"""A server that is a program: messages are lines of its input and output, and it ends with its connection.
+
+The transport of the specification (``basic/transports``, stdio), made anew because the client's own leaves children of a polite server
+alive, takes lines of any length and cuts them in quadratic time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hames.mcp.config import Launch
+from hames.mcp.lines import Lines, TooLong
+from hames.mcp.lost import Lost
+from hames.supervise import Group
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.shared.message import SessionMessage
+
+log = logging.getLogger("hames.mcp")
+
+LEAVING = 1.0  # seconds that a server has to end by itself when its input has ended
+LAST_WORDS = 0.5  # seconds that its output may still come when it has ended
+SAID = 4096  # bytes of its error output that are kept
+NOISE = 200  # lines of a connection that are no messages
+BURST, RATE = 5_000, 1_000  # messages at once, and a second
+CHUNK = 1 << 16
+
+
+class ProcessTransport:
+    """Starts the program on entering, ends it and all that came of it on leaving.
+
+    :param environment: what the program sees; the launch's own is added.
+    :param over: called when there is nothing more to come, once, with the reason.
+    """
+
+    def __init__(self, launch: Launch, name: str, environment: Mapping[str, str], over: Any) -> None:
+        self._launch = launch
+        self._name = name
+        self._environment = {**environment, **dict(launch.env)}
+        self._over = over
+        self._said = b""
+        self._noise: deque[str] = deque(maxlen=1)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._transports: list[asyncio.BaseTransport] = []
+        self._status: int | None = None
+        self._asked = False  # whether it is we who ended it
+        self.refused = ""
+        self.group: Group | None = None
+
+    async def __aenter__(self) -> tuple[MemoryObjectReceiveStream[Any], MemoryObjectSendStream[SessionMessage]]:
+        import anyio
+
+        await self._start()
+        to_session, from_server = anyio.create_memory_object_stream[Any](0)
+        to_server, from_session = anyio.create_memory_object_stream[Any](0)
+        self._streams = (to_session, from_server, to_server, from_session)
+        self._tasks += [
+            asyncio.create_task(self._read(to_session), name=f"mcp {self._name} output"),
+            asyncio.create_task(self._write(from_session), name=f"mcp {self._name} input"),
+            asyncio.create_task(self._listen(), name=f"mcp {self._name} errors"),
+            asyncio.create_task(self._attend(to_session), name=f"mcp {self._name} end"),
+        ]
+        return from_server, to_server
+
+    async def _start(self) -> None:
+        program = self._launch.argv[0]
+        path = shutil.which(program, path=self._environment.get("PATH"))
+        if path is None:
+            raise Lost(f"there is no program {program!r}", lasting=True)
+        cwd = Path(self._launch.cwd).expanduser() if self._launch.cwd else Path.cwd()
+        argv = [path, *self._launch.argv[1:]]
+        if ends := shutil.which("setpriv"):  # it is killed with us, even where we cannot do that ourselves any more
+            argv = [ends, "--pdeathsig", "KILL", "--", *argv]
+        ours: list[int] = []
+        theirs: list[int] = []
+        try:
+            for reads in (False, True, True):
+                reading, writing = os.pipe()
+                ours.append(reading if reads else writing)
+                theirs.append(writing if reads else reading)
+            self.group = Group(
+                argv, cwd=cwd, environment=self._environment, stdin=theirs[0], stdout=theirs[1], stderr=theirs[2], cgroup=True
+            )
+        except (OSError, ValueError) as error:
+            for each in ours:
+                os.close(each)
+            said = os.strerror(error.errno or errno.EINVAL) if isinstance(error, OSError) else str(error)
+            place = f"{cwd}: " if isinstance(error, OSError) and not cwd.is_dir() else ""
+            raise Lost(f"{program} could not be started: {place}{said}", lasting=True) from None
+        finally:
+            for each in theirs:
+                os.close(each)
+        loop = asyncio.get_running_loop()
+        self._output, self._errors = asyncio.StreamReader(), asyncio.StreamReader()
+        for descriptor, stream in zip(ours[1:], (self._output, self._errors), strict=True):
+            transport, _ = await loop.connect_read_pipe(lambda s=stream: asyncio.StreamReaderProtocol(s), os.fdopen(descriptor, "rb"))
+            self._transports.append(transport)
+        writer, protocol = await loop.connect_write_pipe(lambda: asyncio.streams.FlowControlMixin(loop), os.fdopen(ours[0], "wb"))
+        self._transports.append(writer)
+        self._input = asyncio.StreamWriter(writer, protocol, None, loop)
+
+    async def _read(self, session: MemoryObjectSendStream[Any]) -> None:
+        import anyio
+        from mcp.shared.message import SessionMessage
+        from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+
+        lines = Lines(self._launch.max_message_bytes)
+        loop = asyncio.get_running_loop()
+        noise, allowance, last = 0, float(BURST), loop.time()
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while data := await self._output.read(CHUNK):
+                for line in lines.feed(data):
+                    if allowance < 1:
+                        now = loop.time()
+                        allowance, last = min(BURST, allowance + (now - last) * RATE), now
+                        if allowance < 1:
+                            self._once("it sends more messages than it may, and is slowed down")
+                            await asyncio.sleep(1 / 20)
+                    allowance -= 1
+                    if isinstance(line, TooLong):
+                        text = f"its answer has {line.size} bytes, and max_message_bytes is {self._launch.max_message_bytes}"
+                        if line.answers is not None:
+                            error = ErrorData(code=INTERNAL_ERROR, message=text)
+                            await session.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=line.answers, error=error)))
+                        else:
+                            self._once(f"a message was left out: {text}")
+                        continue
+                    try:
+                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                    except ValueError:
+                        if line.strip():
+                            noise += 1
+                            self._noise.append(line[:200].decode("utf-8", "replace"))
+                            if noise > NOISE:
+                                self._finish(f"what it writes is no MCP message: {self._launch.redacted(self._noise[0])!r}")
+                                return
+                        continue
+                    await session.send(SessionMessage(message))
+
+    async def _write(self, session: MemoryObjectReceiveStream[Any]) -> None:
+        with suppress(OSError):
+            async for each in session:
+                self._input.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await self._input.drain()
+
+    async def _listen(self) -> None:
+        while data := await self._errors.read(CHUNK):
+            self._said = (self._said + data)[-SAID:]
+
+    async def _attend(self, session: MemoryObjectSendStream[Any]) -> None:
+        """See to the end: that of the program, or of its output."""
+        assert self.group is not None
+        ended = asyncio.ensure_future(self.group.wait())
+        reading = self._tasks[0]
+        try:
+            await asyncio.wait((ended, reading), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((ended, reading), timeout=LAST_WORDS)
+            await asyncio.wait((self._tasks[2],), timeout=LAST_WORDS if ended.done() else 0)
+        finally:
+            ended.cancel()
+        self._finish(self.last_words() or "it ended its output")
+        session.close()
+
+    def _finish(self, reason: str) -> None:
+        self._over(Lost(reason))
+
+    def _once(self, text: str) -> None:
+        if text not in self._noise:
+            log.warning("MCP server %s: %s", self._name, text)
+            self._noise.append(text)
+
+    def last_words(self) -> str:
+        """How it ended by itself, and the end of what it said; without secrets."""
+        status = self._status if self._status is not None else self.group.returncode if self.group is not None else None
+        how = ""
+        if status is not None and not self._asked:
+            how = f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}"
+        errors = self._launch.redacted(self._said.decode("utf-8", "replace")).strip()
+        noise = self._launch.redacted(self._noise[0]).strip() if self._noise else ""
+        tail = " | ".join(line.strip() for line in (errors or noise).splitlines()[-3:] if line.strip())[-400:]
+        return "; ".join(filter(None, (how, f"it said: {tail}" if tail else "")))
+
+    async def __aexit__(self, *args: object) -> None:
+        assert self.group is not None
+        self._status, self._asked = self.group.returncode, self.group.returncode is None
+        try:
+            for stream in self._streams:
+                stream.close()
+            self._input.close()  # the end of its input asks it to end
+            draining = asyncio.create_task(self._drain())
+            try:
+                await self.group.ends_within(LEAVING)
+                await self.group.end()
+            finally:
+                draining.cancel()
+                await asyncio.wait((draining,))
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+            for transport in self._transports:
+                if not transport.is_closing():
+                    transport.close()
+
+    async def _drain(self) -> None:
+        """Take what it still writes, so that it can come to its end."""
+        await asyncio.wait((self._tasks[0],))
+        while await self._output.read(CHUNK):
+            pass
