@@ -271,7 +271,7 @@ async def test_moved_rows_are_seen_in_their_new_order(host: Host, tools: Registr
     fill(tools, b, "b")
     assert names(tools, host.root_scope) == ["a", "b"]
     host.reorder({a.owner: 2, b.owner: 1})
-    tools.forget_order()
+    tools.forget_views()
     assert names(tools, host.root_scope) == ["b", "a"]
 
 

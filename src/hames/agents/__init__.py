@@ -16,13 +16,14 @@ from hames.agents.events import (
 )
 from hames.agents.inbox import Inbox
 from hames.agents.loop import LOOP, Loop
-from hames.agents.plugin import AGENTS, Agents, AgentSpec
+from hames.agents.plugin import AGENTS, AgentCreate, Agents, AgentSpec
 from hames.agents.turn import Reason, TurnEnd
 
 __all__ = [
     "AGENTS",
     "LOOP",
     "Agent",
+    "AgentCreate",
     "AgentSpec",
     "Agents",
     "Answered",

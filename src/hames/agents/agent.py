@@ -50,6 +50,7 @@ class Agent:
         "_driver",
         "_encoder",
         "_idle",
+        "_last",
         "_loop",
         "_models",
         "_narrowed",
@@ -112,6 +113,7 @@ class Agent:
         self._driver: asyncio.Task[None] | None = None
         self._idle: list[asyncio.Future[None]] = []
         self._undos: list[Callable[[], Awaitable[None]]] = []
+        self._last: list[Callable[[], Awaitable[None]]] = []
         self._overhead: tuple[object, object, int] = (None, None, 0)
         self._closing = False
         self._closed = False
@@ -167,9 +169,12 @@ class Agent:
         else:
             self._narrowed[name] = mode
 
-    def defer(self, undo: Callable[[], Awaitable[None]]) -> None:
-        """Await something when the agent is closed, in reverse order, before its session is given back."""
-        self._undos.append(undo)
+    def defer(self, undo: Callable[[], Awaitable[None]], *, last: bool = False) -> None:
+        """Await something when the agent is closed, in reverse order, before its session is given back.
+
+        :param last: when all else has ended, its scope too.
+        """
+        (self._last if last else self._undos).append(undo)
 
     # speaking
 
@@ -228,11 +233,7 @@ class Agent:
         await self.idle()
         self._closed = True
         self._safely(self.inbox.keep)
-        while self._undos:
-            try:
-                await self._undos.pop()()
-            except Exception as error:
-                self.ctx.host.contain(f"closing agent {self.id}", error)
+        await self._undo(self._undos)
         try:
             ticket = self.session.release()
             await self.session.barrier()
@@ -241,6 +242,14 @@ class Agent:
             self.ctx.host.contain(f"agent {self.id}", error)
         await self.scope.close()
         await asyncio.to_thread(shutil.rmtree, self.scratch, ignore_errors=True)
+        await self._undo(self._last)
+
+    async def _undo(self, undos: list[Callable[[], Awaitable[None]]]) -> None:
+        while undos:
+            try:
+                await undos.pop()()
+            except Exception as error:
+                self.ctx.host.contain(f"closing agent {self.id}", error)
 
     def _safely(self, act: Callable[[], object]) -> None:
         """Do something with the inbox; a log that cannot be written any more is reported, and stops nothing."""

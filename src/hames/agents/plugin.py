@@ -12,10 +12,10 @@ from hames.budget import Limits
 from hames.content.clock import Clock
 from hames.content.errors import KernelError, ModelReferenceError, NotFoundError
 from hames.content.finish import Usage
-from hames.kernel import Context, Key, Mask, Scope, plugin
+from hames.kernel import Around, Context, Key, Mask, Scope, plugin
 from hames.models import MODELS, Models, Settings
 from hames.policy import Mode
-from hames.sessions import SESSIONS, Sessions
+from hames.sessions import SESSIONS, Session, Sessions
 from hames.store import STORE
 from hames.tools import TOOLS
 
@@ -29,6 +29,7 @@ class AgentSpec:
     :param resume: the session to continue; empty for a new one.
     :param tools: narrows what it sees, its own scope too; None leaves the composition's tools.
     :param ceiling: the widest permission mode that it may have.
+    :param preset: the name of a composition to choose; empty for that of its workspace.
     :param parent: the scope that its own is opened in; None for the host's.
     """
 
@@ -39,7 +40,19 @@ class AgentSpec:
     limits: Limits = Limits()
     tools: Mask | None = None
     ceiling: Mode = "full"
+    preset: str = ""
     parent: Scope | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCreate(Around[Agent]):
+    """An agent is being made, or taken up again; a listener may choose the scope that its own is opened in.
+
+    :param directory: the absolute directory that it works in.
+    """
+
+    spec: AgentSpec
+    directory: str
 
 
 class Agents:
@@ -59,16 +72,27 @@ class Agents:
         :raises BusyError: if another process holds the session.
         :raises ModelReferenceError: if there is no such model.
         """
-        scope = self._ctx.host.scope(spec.parent, "agent")
-        session = None
+        session: Session | None = await self._sessions.open(spec.resume) if spec.resume else None
         try:
-            models = self._models(scope)
-            session = await self._sessions.open(spec.resume) if spec.resume else None
             directory = session.cwd if session is not None else spec.cwd
             if not Path(directory).is_dir():
                 raise NotFoundError(
                     f"there is no directory {directory}", remedy="name an existing one with --cwd", code="DIRECTORY_UNKNOWN"
                 )
+
+            async def make(call: AgentCreate) -> Agent:
+                return await self._make(call.spec, session)
+
+            return await self._ctx.around(AgentCreate(spec, directory), make, at=spec.parent)
+        except BaseException:
+            if session is not None and session.id not in self.live:
+                await session.release()
+            raise
+
+    async def _make(self, spec: AgentSpec, session: Session | None) -> Agent:
+        scope = self._ctx.host.scope(spec.parent, "agent")
+        try:
+            models = self._models(scope)
             ref = spec.model or (session.last_model if session is not None else "") or models.default
             model = models.resolve(ref, scope)
             if spec.limits.cost is not None and model.cost(Usage()) is None:
@@ -83,8 +107,6 @@ class Agents:
                     tools.registry.seal(self._ctx.at(scope), spec.tools)
             session = session or self._sessions.create(spec.cwd)
         except BaseException:
-            if session is not None:
-                await session.release()
             await scope.close()
             raise
         agent = Agent(

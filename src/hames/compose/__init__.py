@@ -2,11 +2,13 @@
 
 from hames.compose.interpolate import Interpolation
 from hames.compose.layers import Layer, check_state, layers, state_directory
-from hames.compose.mounting import LOADED, Loaded, mount, plan, running
+from hames.compose.mounting import BASE, LOADED, Base, Loaded, mount, plan, running
 from hames.compose.rows import Composition, Row, compose
 
 __all__ = [
+    "BASE",
     "LOADED",
+    "Base",
     "Composition",
     "Interpolation",
     "Layer",

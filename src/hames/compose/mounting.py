@@ -20,15 +20,37 @@ from hames.kernel import Context, Host, Key, Mount, Plugin, Scope, State, plugin
 
 @dataclass(slots=True)
 class Loaded:
-    """The files that the compositions of a host are made of: composition files and local modules.
+    """The files that compositions are made of: composition files and local modules, canonical.
 
-    :ivar paths: canonical.
+    :ivar paths: of the host's composition.
+    :ivar workspaces: of those of workspaces.
     """
 
     paths: frozenset[Path] = frozenset()
+    workspaces: frozenset[Path] = frozenset()
 
 
 LOADED: Key[Loaded] = Key("loaded files")
+
+
+@dataclass(slots=True)
+class Base:
+    """The composition of a host: what compositions of scopes below it change.
+
+    :param composition: what they say together.
+    :ivar planned: its rows.
+    :ivar mounts: what is mounted, by path.
+    :ivar environment: what ``${env:…}`` reads.
+    """
+
+    layers: tuple[Layer, ...]
+    composition: Composition
+    environment: Mapping[str, str]
+    planned: list[Planned] = field(default_factory=list["Planned"])
+    mounts: dict[str, Mount] = field(default_factory=dict[str, Mount])
+
+
+BASE: Key[Base] = Key("composition of the host")
 
 
 @plugin(name="group")
@@ -124,8 +146,8 @@ async def mount(host: Host, planned: Sequence[Planned], scope: Scope | None = No
         for rank, each in enumerate(planned):
             _mount(host, each, scope or host.root_scope, None, rank, mounts)
     await host.settle()
-    complaints = [text for path, each in mounts.items() if (text := _complaint(path, each))]
-    complaints += _leaks(mounts, scope or host.root_scope)
+    complaints = [text for path, each in mounts.items() if (text := complaint(path, each))]
+    complaints += leaks(mounts, scope or host.root_scope)
     if not complaints:
         return mounts
     failures = [each.error for each in mounts.values() if each.state is State.FAILED]
@@ -145,7 +167,7 @@ def _mount(host: Host, planned: Planned, scope: Scope, parent: Mount | None, ran
         _mount(host, each, scope, made, index, mounts)
 
 
-def _complaint(path: str, mount: Mount) -> str:
+def complaint(path: str, mount: Mount) -> str:
     if mount.state is State.ACTIVE:
         return ""
     if mount.state is State.WAITING:
@@ -155,7 +177,7 @@ def _complaint(path: str, mount: Mount) -> str:
     return f"row {path} did not start: {said}"
 
 
-def _leaks(mounts: Mapping[str, Mount], scope: Scope) -> list[str]:
+def leaks(mounts: Mapping[str, Mount], scope: Scope) -> list[str]:
     """Services that a composition provides outside of its own scope."""
     inside = set(scope.below())
     leaks: list[str] = []
@@ -184,9 +206,11 @@ async def running(
         for key, value in provided.items():
             host.ctx.provide(key, value)
         composition = compose(layers)
-        planned = plan(composition, Interpolation(os.environ if environment is None else environment))
+        base = Base(tuple(layers), composition, os.environ if environment is None else environment)
+        base.planned = plan(composition, Interpolation(base.environment))
         host.ctx.provide(LOADED, Loaded(frozenset(path.resolve() for path in composition.files)))
-        await mount(host, planned)
+        host.ctx.provide(BASE, base)
+        base.mounts = await mount(host, base.planned)
         yield host
     finally:
         await host.close()

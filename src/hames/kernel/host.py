@@ -7,20 +7,29 @@ import logging
 from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from hames.content.errors import DuplicateError, SealedError, WouldWaitForItself
 from hames.kernel.context import Context
 from hames.kernel.keys import AnyKey, key_name
-from hames.kernel.mount import Mount, State, current_mount
-from hames.kernel.plan import Planner, closure
+from hames.kernel.mount import Effect, Mount, State, current_mount
+from hames.kernel.plan import LIVE, Planner, closure
 from hames.kernel.plugin import Kind, Plugin
-from hames.kernel.scope import Provision, Scope
+from hames.kernel.scope import Provision, Scope, veiled
 
 T = TypeVar("T")
 log = logging.getLogger("hames.kernel")
 # Whoever uses Hames says where its log goes; without a word it goes nowhere.
 logging.getLogger("hames").addHandler(logging.NullHandler())
+
+
+class Registry(Protocol):
+    """What has views that depend on order and on what scopes hide."""
+
+    def freeze(self, ctx: Context) -> list[Effect]: ...
+
+    def forget_views(self) -> None: ...
 
 
 def _nothing(ctx: Context, config: Any) -> None:
@@ -42,6 +51,7 @@ class Host(Planner):
         self.problems: deque[tuple[str, BaseException]] = deque(maxlen=256)
         self.abandoned: list[Mount] = []
         self.watchers: list[asyncio.Future[None]] = []
+        self.registries: WeakKeyDictionary[Registry, None] = WeakKeyDictionary()
         self._cachers: dict[type[Any], set[Scope]] = {}
         self._waits: dict[Mount, list[tuple[Mount, bool]]] = {}
         self.root_scope = Scope(self, None, "host")
@@ -140,12 +150,32 @@ class Host(Planner):
 
     def get(self, key: AnyKey[T], scope: Scope | None = None) -> T | None:
         """The value that ``scope`` sees under a key now. For callers that resolve at each use and own no mount."""
-        start = scope or self.root_scope
-        for each in start.chain():
+        veils: dict[Mount, bool] = {}
+        for each in (scope or self.root_scope).chain():
+            veils = {**veils, **each.veils} if each.veils else veils
             provision = each.provisions.get((key, None))
-            if provision is not None and provision.mount.state is State.ACTIVE and not provision.mount.sealed:
+            if provision is None or provision.mount.state is not State.ACTIVE or provision.mount.sealed:
+                continue
+            if not veils or not veiled(provision.mount, veils, services=True):
                 return provision.value
         return None
+
+    def veiled(self, scope: Scope, *, services: bool) -> None:
+        """What a scope hides has changed; services too, or not."""
+        for registry in self.registries:
+            registry.forget_views()
+        for each in scope.below():
+            each.drop_cache()
+        if not services:
+            return
+        changed = {
+            mount: None
+            for each in scope.below()
+            for mount in each.mounts
+            if mount.state in LIVE and not mount.sealed and any(self.lookup(mount, key) is not pin for key, pin in mount.pins.items())
+        }
+        if changed:
+            self.restart(changed)
 
     # ending
 
@@ -282,9 +312,11 @@ class Host(Planner):
                 self._waits.pop(waiter, None)
 
     def reorder(self, ranks: Mapping[Mount, int]) -> None:
-        """Give mounts new places among their siblings; all ordered views of events follow."""
+        """Give mounts new places among their siblings; all ordered views follow."""
         for mount, rank in ranks.items():
             mount.rank = rank
+        for registry in self.registries:
+            registry.forget_views()
         for event in tuple(self._cachers):
             self.forget_cached(event)
 

@@ -14,7 +14,7 @@ from typing import Any
 from hames.content.errors import KernelError
 from hames.kernel.mount import Mount, State
 from hames.kernel.plugin import Plugin
-from hames.kernel.scope import Provision
+from hames.kernel.scope import Provision, veiled
 
 CHASES = 100  # starts of one mount in one go; more are a circle of rows that shadow each other
 LIVE = (State.STARTING, State.ACTIVE)
@@ -72,9 +72,11 @@ class Planner:
     def lookup(self, mount: Mount, key: Any) -> Provision | None:
         """The nearest provision that ``mount`` may see now."""
         realm = mount.realms.get(key)
+        veils: dict[Mount, bool] = {}
         for scope in mount.scope.chain():
+            veils = {**veils, **scope.veils} if scope.veils else veils
             provision = scope.provisions.get((key, realm))
-            if provision is not None and self._sees(mount, provision):
+            if provision is not None and self._sees(mount, provision) and not (veils and veiled(provision.mount, veils, services=True)):
                 return provision
         return None
 

@@ -7,6 +7,7 @@ on the way hide names. Views are ordered by (declared order, path of the row, se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Generic, TypeVar
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from hames.content.errors import ConfigError, DuplicateError
 from hames.kernel.context import Context
 from hames.kernel.mount import Effect, Mount
-from hames.kernel.scope import Scope
+from hames.kernel.scope import Scope, veiled
 
 T = TypeVar("T")
 
@@ -207,8 +208,17 @@ class Registry(Generic[T]):
                 return True
         return False
 
-    def forget_order(self) -> None:
-        """Rows have moved: sort again at the next look."""
+    def freeze(self, ctx: Context) -> list[Effect]:
+        """Keep what the scope of ``ctx`` hides of what it inherits as it is now, until the returned effects are withdrawn: what its
+        masks hide, and what its own entries stand before."""
+        layer = self._layers.get(ctx.scope)
+        if layer is None or not (layer.entries or layer.masks):
+            return []
+        masks = [*layer.masks, *([Mask(deny=frozenset(layer.entries))] if layer.entries else [])]
+        return [self._put(ctx, f"keeps {self.kind}s hidden", "masks", copy(mask)) for mask in masks]
+
+    def forget_views(self) -> None:
+        """Rows have moved, or something is hidden: look again."""
         self._views.clear()
 
     @property
@@ -224,7 +234,7 @@ class Registry(Generic[T]):
                 remedy=f"known are {', '.join(sorted(name for layer in self._chain(scope) for name in layer.entries))}",
             )
 
-    def _put(self, ctx: Context, label: str, slot: str, value: Any) -> None:
+    def _put(self, ctx: Context, label: str, slot: str, value: Any) -> Effect:
         scope = ctx.scope
 
         def withdraw() -> None:
@@ -236,14 +246,16 @@ class Registry(Generic[T]):
                     self._changed(scope)
                     return
 
-        ctx.effect(label, withdraw)
+        effect = ctx.effect(label, withdraw)
         getattr(self._layer(scope), slot).append(value)
         self._views.clear()
+        return effect
 
     def _layer(self, scope: Scope) -> Layer[T]:
         layer = self._layers.get(scope)
         if layer is None:
             layer = self._layers[scope] = Layer()
+            scope.host.registries[self] = None
         return layer
 
     def _chain(self, scope: Scope) -> Iterable[Layer[T]]:
@@ -260,10 +272,14 @@ class Registry(Generic[T]):
             return found
         layer = self._layers.get(scope)
         inherited = self._view(scope.parent) if scope.parent is not None else {}
-        if layer is None:
+        if layer is None and not scope.veils:
             return inherited  # never cached here: a scope that holds nothing leaves nothing behind
+        if layer is None:
+            return {name: entry for name, entry in inherited.items() if not veiled(entry.mount, scope.veils)}
         seen = {name: entry for name, entry in inherited.items() if all(mask.permits(name) for mask in layer.masks)}
         seen.update(layer.entries)
+        if scope.veils:
+            seen = {name: entry for name, entry in seen.items() if not veiled(entry.mount, scope.veils)}
         if layer.seals:
             seen = {
                 name: e for name, e in seen.items() if (e.granted and e.scope is scope) or all(mask.permits(name) for mask in layer.seals)

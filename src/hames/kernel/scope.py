@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hames.content.errors import SealedError
@@ -44,13 +44,27 @@ class Provision:
         self.users: dict[Mount, None] = {}
 
 
+def veiled(mount: Mount, veils: Mapping[Mount, bool], *, services: bool = False) -> bool:
+    """Whether a mount, or one that it stands below, is among those.
+
+    :param services: only where its services are not seen either.
+    """
+    each: Mount | None = mount
+    while each is not None:
+        if each in veils and (not services or veils[each]):
+            return True
+        each = each.parent
+    return False
+
+
 class Scope:
     """A place in the chain host → workspace → preset → agent.
 
     :param key: what the scope is for, for people and for look-ups by identity.
+    :ivar veils: mounts whose registrations are not seen from here and below, with whether their services are not seen either.
     """
 
-    __slots__ = ("_cached", "_listeners", "borrowed", "children", "closed", "host", "key", "mounts", "parent", "provisions")
+    __slots__ = ("_cached", "_listeners", "borrowed", "children", "closed", "host", "key", "mounts", "parent", "provisions", "veils")
 
     def __init__(self, host: Host, parent: Scope | None, key: object) -> None:
         self.host = host
@@ -61,6 +75,7 @@ class Scope:
         self.mounts: dict[Mount, None] = {}
         self.borrowed: dict[Effect, None] = {}
         self.provisions: dict[tuple[Any, object], Provision] = {}
+        self.veils: dict[Mount, bool] = {}
         self._listeners: dict[type[Any], list[Listener]] = {}
         self._cached: dict[type[Any], tuple[Handler, ...]] = {}
         if parent is not None:
@@ -88,9 +103,13 @@ class Scope:
         """Who hears an event that is dispatched here: listeners of this scope and of its ancestors, in declared order."""
         found = self._cached.get(event)
         if found is None:
-            if self.parent is not None and event not in self._listeners:
+            if self.parent is not None and event not in self._listeners and not self.veils:
                 return self.parent.handlers(event)
-            entries = [entry for scope in self.chain() for entry in scope._listeners.get(event, ())]
+            entries: list[Listener] = []
+            veils: dict[Mount, bool] = {}
+            for scope in self.chain():
+                veils = {**veils, **scope.veils} if scope.veils else veils
+                entries += [entry for entry in scope._listeners.get(event, ()) if not veils or not veiled(entry.mount, veils)]
             entries.sort(key=lambda entry: entry.rank)
             found = self._cached[event] = tuple(entry.handler for entry in entries)
             self.host.cached_in(event, self)
@@ -128,6 +147,20 @@ class Scope:
     @property
     def listener_count(self) -> int:
         return sum(map(len, self._listeners.values()))
+
+    def veil(self, changes: Mapping[Mount, bool | None]) -> None:
+        """Hide from here and below what these mounts registered; with True their services too, with None not any more.
+
+        Who has used a service that is not seen any more is started again with what is seen now.
+        """
+        services = False
+        for mount, how in changes.items():
+            services |= bool(how) != self.veils.get(mount, False)
+            if how is None:
+                self.veils.pop(mount, None)
+            else:
+                self.veils[mount] = how
+        self.host.veiled(self, services=services)
 
     async def close(self) -> None:
         """End everything that lives here or below: mounts stop, borrowed registrations are withdrawn, the scope leaves the chain."""

@@ -68,12 +68,22 @@ class Connection:
     :param environment: what its program sees.
     :param auth: makes what logs in; None where nobody has to.
     :param patience: seconds that it has to connect, where somebody logs in meanwhile; 0 for those of the launch.
+    :param gate: passed one at a time by those who start, so that many at once do not take each other's time.
     :ivar listing: what the server offers, as last seen whole; None before.
     :ivar reason: why it is not ready.
     :ivar starts: how often it was opened.
     """
 
-    def __init__(self, launch: Launch, name: str, environment: Mapping[str, str], auth: Callable[[], Any], patience: float = 0.0) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        name: str,
+        environment: Mapping[str, str],
+        auth: Callable[[], Any],
+        *,
+        patience: float = 0.0,
+        gate: asyncio.Semaphore | None = None,
+    ) -> None:
         self.launch = launch
         self.name = name
         self.status: Status = "connecting"
@@ -82,6 +92,7 @@ class Connection:
         self.starts = 0
         self._environment = environment
         self._auth = auth
+        self._gate = gate or asyncio.Semaphore()
         self._patience = patience or launch.connect_timeout
         self._client: Client | None = None
         self._transport: ProcessTransport | HttpTransport | None = None
@@ -223,10 +234,10 @@ class Connection:
 
     async def _serve(self) -> Lost:
         """Open it and see to it until it is lost; why it was."""
-        from mcp import Client
         from mcp_types import Implementation
 
         from hames import __version__
+        from mcp import Client
 
         self._over, self._stale = None, False
         self._news.clear()
@@ -245,6 +256,8 @@ class Connection:
             message_handler=self._message,
             elicitation_callback=self._elicit,
         )
+        await self._gate.acquire()
+        release: Callable[[], None] | None = self._gate.release
         try:
             async with asyncio.timeout(self._patience) as limit, client:
                 # The server's own schema of results is its affair, and its patterns could take for ever.
@@ -253,6 +266,7 @@ class Connection:
                 limit.reschedule(None)
                 self._client = client
                 self.listing = listing
+                release = release()
                 self._become("ready", "")
                 await self._attend(client)
         except TimeoutError:
@@ -267,6 +281,8 @@ class Connection:
             lost = self._over or Lost("the connection ended")
         finally:
             self._client = None
+            if release is not None:
+                release()
             self._pulse_now()
         return lost
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from hames.mcp.seat import Seat
 
 
+STARTING = 8  # servers that start side by side
+
+
 class Pool:
     """Leases connections. One is opened with its first lease and closed with its last; another is not opened before that one is closed.
 
@@ -30,6 +33,7 @@ class Pool:
         self._tokens = tokens
         self._withhold = withhold
         self._keep = keep
+        self._gate = asyncio.Semaphore(STARTING)
         self._open: dict[Launch, tuple[Connection, list[object]]] = {}
         self._closing: dict[Launch, asyncio.Task[None]] = {}
         self.seats: Registry[Seat] = Registry("MCP server")
@@ -52,7 +56,7 @@ class Pool:
         if launch not in self._open:
             environment = scrubbed(os.environ, self._withhold, self._keep)
             auth = (lambda: provider(self.tokens(launch.url))) if launch.oauth else lambda: None
-            self._open[launch] = (Connection(launch, name, environment, auth), [])
+            self._open[launch] = (Connection(launch, name, environment, auth, gate=self._gate), [])
         connection, leases = self._open[launch]
         lease = object()
         leases.append(lease)

@@ -54,6 +54,7 @@ class ProcessTransport:
         self._transports: list[asyncio.BaseTransport] = []
         self._status: int | None = None
         self._asked = False  # whether it is we who ended it
+        self._leaving = False
         self.refused = ""
         self.group: Group | None = None
 
@@ -172,7 +173,8 @@ class ProcessTransport:
         session.close()
 
     def _finish(self, reason: str) -> None:
-        self._over(Lost(reason))
+        if not self._leaving:
+            self._over(Lost(reason))
 
     def _once(self, text: str) -> None:
         if text not in self._noise:
@@ -192,6 +194,7 @@ class ProcessTransport:
 
     async def __aexit__(self, *args: object) -> None:
         assert self.group is not None
+        self._leaving = True
         self._status, self._asked = self.group.returncode, self.group.returncode is None
         try:
             for stream in self._streams:

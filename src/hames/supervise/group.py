@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 from hames.supervise.cgroup import Cgroup
 from hames.supervise.processes import look, marked, members
@@ -99,9 +100,12 @@ class Group:
         done, _ = await asyncio.wait((self._ended,), timeout=seconds)
         return bool(done)
 
-    def members(self) -> dict[int, int]:
-        """What lives of the group, each with how far below the first process it is."""
-        return members(self.pid, self._mark, self._since)
+    def members(self, after: float = 0.0) -> dict[int, int]:
+        """What lives of the group, each with how far below the first process it is.
+
+        :param after: a look at all processes that began after this moment will do.
+        """
+        return members(self.pid, self._mark, self._since, after)
 
     def signal(self, number: signal.Signals, below: int = 0) -> None:
         """Send a signal to all that is at least so far below the first process."""
@@ -149,12 +153,16 @@ class Group:
         if self._watchers and self.returncode is None:
             self.signal(signal.SIGKILL, self._watchers)  # those that watch collect what is left, and end by themselves
             await self.ends_within(POLITE)
-        self.kill()
+        if self.returncode is None:
+            self.kill()
         await self.wait()
+        moment = monotonic()
+        await asyncio.sleep(0)
         for _ in range(LOOKS):  # a killed process is gone a little later
-            if not self.members():
+            if not self.members(moment):
                 break
-            self.kill()  # what was born meanwhile
+            self.kill()  # also what was born meanwhile
             await asyncio.sleep(PAUSE)
+            moment = 0.0
         if self._cgroup is not None:
             await self._cgroup.remove()

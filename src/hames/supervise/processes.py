@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 MARK = "HAMES_GROUP"  # the marks of all groups that a process is in, the outermost first, joined by colons
 PROC = Path("/proc")
@@ -38,14 +39,37 @@ def look(pid: int) -> Seen | None:
     return None
 
 
-def processes() -> dict[int, Seen]:
-    """Every living process; none on systems without ``/proc``."""
-    found: dict[int, Seen] = {}
-    with suppress(OSError):
-        for entry in PROC.iterdir():
-            if entry.name.isdigit() and (seen := look(int(entry.name))) is not None:
-                found[int(entry.name)] = seen
-    return found
+class Snapshot:
+    """Every living process at one moment; none on systems without ``/proc``.
+
+    :ivar taken: when looking began, on the clock of :func:`time.monotonic`.
+    """
+
+    def __init__(self) -> None:
+        self.taken = monotonic()
+        self.processes: dict[int, Seen] = {}
+        self._marks: dict[int, frozenset[str]] = {}
+        with suppress(OSError):
+            for entry in PROC.iterdir():
+                if entry.name.isdigit() and (seen := look(int(entry.name))) is not None:
+                    self.processes[int(entry.name)] = seen
+
+    def marks(self, pid: int) -> frozenset[str]:
+        """The marks of the groups that a process is in."""
+        found = self._marks.get(pid)
+        if found is None:
+            found = self._marks[pid] = marks(pid)
+        return found
+
+
+_last: list[Snapshot] = []
+
+
+def snapshot(after: float = 0.0) -> Snapshot:
+    """A look at all processes that began after a moment: the last one, where it did. Groups that end together share it."""
+    if not (after and _last and _last[0].taken > after):
+        _last[:] = [Snapshot()]
+    return _last[0]
 
 
 def marked(environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -54,22 +78,25 @@ def marked(environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
     return {**environment, MARK: ":".join(filter(None, (os.environ.get(MARK), mark)))}, mark
 
 
-def has_mark(pid: int, mark: str) -> bool:
+def marks(pid: int) -> frozenset[str]:
+    """The marks of the groups that a process is in, as its environment was when it was started."""
     with suppress(OSError):
         for variable in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
             name, _, value = variable.partition(b"=")
             if name == MARK.encode():
-                return mark.encode() in value.split(b":")
-    return False
+                return frozenset(value.decode("ascii", "replace").split(":"))
+    return frozenset()
 
 
-def members(leader: int, mark: str = "", since: int = 0) -> dict[int, int]:
+def members(leader: int, mark: str = "", since: int = 0, after: float = 0.0) -> dict[int, int]:
     """What belongs to the group of a process: its session, all that is below it, and all that has its mark; each with how far below the
     leader it is, as far as one can still tell.
 
     :param since: when the leader was started: nothing older is looked at for the mark.
+    :param after: a look that began after this moment will do; 0 for one that begins now.
     """
-    known = processes()
+    seen_now = snapshot(after)
+    known = seen_now.processes
     if not known:
         with suppress(OSError):
             os.killpg(leader, 0)
@@ -80,7 +107,7 @@ def members(leader: int, mark: str = "", since: int = 0) -> dict[int, int]:
     if mark:
         own = os.getpid()
         for pid, seen in known.items():
-            if pid not in depths and seen.started >= since and pid != own and has_mark(pid, mark):
+            if pid not in depths and seen.started >= since and pid != own and mark in seen_now.marks(pid):
                 depths[pid] = 99
     grown = True
     while grown:

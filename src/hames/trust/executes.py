@@ -25,6 +25,7 @@ from hames.content.visible import visible
 
 COMPOSITION = Path(".hames", "compose.yaml")
 MCP = Path(".mcp.json")
+PRESETS = Path(".hames", "presets")
 LIMIT = 1024 * 1024  # bytes of a file that is looked at
 FILES = 100  # of a composition with all that it includes and uses
 
@@ -81,7 +82,10 @@ def executes(directory: Path, below: Composition | None = None) -> list[str]:
     directory = directory.resolve()
     uses = {path: str(row.use.value) for path, row in below.walk() if row.use is not None} if below is not None else {}
     try:
-        found = [*Reading(directory, uses).composition(directory / COMPOSITION), *mcp_servers(directory)]
+        reading = Reading(directory, uses)
+        found = [*reading.composition(directory / COMPOSITION), *mcp_servers(directory)]
+        for path in sorted((directory / PRESETS).glob("*.yaml")):
+            found += reading.composition(path)
     except RecursionError:
         raise ConfigError(f"{directory}: what it says is nested too deeply", remedy="write it flatter") from None
     return [visible(line) for line in found]

@@ -25,8 +25,10 @@ from hames.agents import (
 from hames.content.finish import ReasoningDelta, TextDelta
 from hames.content.messages import ToolCall, ToolResult
 from hames.content.visible import visible
+from hames.faces.cli.common import reloaded
 from hames.kernel import Host
 from hames.sessions import Session
+from hames.workspaces.events import WorkspaceReloaded
 
 LINES = 6  # of a result that a card shows
 WIDTH = 160  # characters of a line of a card
@@ -74,6 +76,7 @@ class View:
         on(Answered, self._answered)
         on(ToolStarted, self._started)
         on(ToolProgress, self._progress)
+        on(WorkspaceReloaded, self._reloaded)
         on(ToolEnded, self._ended)
         on(Retrying, self._retrying)
         on(ModelChanged, self._model_changed)
@@ -127,6 +130,9 @@ class View:
 
     def _started(self, notice: ToolStarted) -> None:
         self.line(f"● {notice.call.name} {short(arguments_of(notice.call))}", fg="cyan")
+
+    def _reloaded(self, notice: WorkspaceReloaded) -> None:
+        self.line(f"~ {reloaded(notice)}", fg="yellow" if notice.reason else None, dim=not notice.reason)
 
     def _progress(self, notice: ToolProgress) -> None:
         self.line(f"  … {short(notice.text)}")

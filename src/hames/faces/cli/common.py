@@ -19,6 +19,7 @@ from hames.kernel import Host
 from hames.policy.plugin import MODE
 from hames.profiles import profile, profile_names
 from hames.store import STATE
+from hames.workspaces.events import WorkspaceReloaded
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,6 +81,14 @@ def state_option(command: F) -> F:
 
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
+
+
+def reloaded(notice: WorkspaceReloaded) -> str:
+    """A reading of the workspace, in a line."""
+    if notice.reason:
+        return f"the workspace was not reloaded ({notice.reason}): {' | '.join(notice.message.splitlines())}"
+    changes = [f"+{path}" for path in notice.started] + [f"-{path}" for path in notice.stopped if path not in notice.started]
+    return f"the workspace was reloaded: {' '.join(changes) or 'nothing has changed'}"
 
 
 @asynccontextmanager

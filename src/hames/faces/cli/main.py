@@ -23,6 +23,7 @@ COMMANDS = {
     "permissions": ("permissions", "Explain what tools may do; list and revoke grants."),
     "trust": ("trust", "Show, grant and revoke trust in directories."),
     "mcp": ("mcp", "List, check and call MCP servers, and log in to them."),
+    "workspace": ("workspace", "Show what directories mount; read them again while somebody works in them."),
     "models": ("models", "List providers and fetch local weights."),
     "doctor": ("doctor", "Check this installation and its state."),
 }

@@ -23,13 +23,23 @@ from hames.content.finish import TextDelta
 from hames.content.messages import clean
 from hames.content.paths import expanded
 from hames.faces.cli.asking import ANSWERS, asked
-from hames.faces.cli.common import chosen_layers, json_option, layer_options, mode_option, opened, state_directory, state_option
+from hames.faces.cli.common import (
+    chosen_layers,
+    json_option,
+    layer_options,
+    mode_option,
+    opened,
+    reloaded,
+    state_directory,
+    state_option,
+)
 from hames.kernel import Host
 from hames.policy import Answer
 from hames.toolkit.mentions import with_mentions
 from hames.toolkit.project import trusted
 from hames.tools import Approval
 from hames.trust import TRUST, Trust
+from hames.workspaces.events import WorkspaceReloaded
 
 SPEAKING = ("AGENTS.md", "CLAUDE.md", ".hames", ".mcp.json", ".agents", ".claude")
 
@@ -71,6 +81,7 @@ class Progress:
             on(Chunked, self._chunk)
         on(ToolStarted, self._tool_started)
         on(ToolProgress, self._tool_progress)
+        on(WorkspaceReloaded, self._reloaded)
         on(ToolEnded, self._tool_ended)
         on(Retrying, self._retrying)
 
@@ -94,6 +105,9 @@ class Progress:
     def _tool_started(self, notice: ToolStarted) -> None:
         self.streamed = False
         self._line(f"> {notice.call.name} {shortened(notice.call.arguments)}")
+
+    def _reloaded(self, notice: WorkspaceReloaded) -> None:
+        self._line(f"hames: {reloaded(notice)}")
 
     def _tool_progress(self, notice: ToolProgress) -> None:
         self._line(f"  {notice.call.name}: {shortened(notice.text)}")
