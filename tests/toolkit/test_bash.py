@@ -51,6 +51,16 @@ async def test_what_a_command_leaves_in_the_background_ends_with_it(run):
     assert done.content[0].text == "started\n" and not processes("62.5")
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["setsid sleep 64.5 & sleep 0.1", "(setsid bash -c 'setsid sleep 64.5 &' &) ; sleep 0.1", "nohup sleep 64.5 >/dev/null 2>&1 &"],
+    ids=["a session of its own", "two forks away", "deaf to the end of the terminal"],
+)
+async def test_what_leaves_its_session_ends_with_the_command_where_nothing_confines_it_either(run, command):
+    await run(command)
+    assert not processes("sleep\x0064.5")
+
+
 async def test_cancelling_ends_the_processes_first(run):
     task = asyncio.create_task(run("sleep 63.75 & wait"))
     while not processes("sleep\x0063.75"):

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hames.mcp.config import Launch
-from hames.mcp.http import HttpTransport
+from hames.mcp.http import UNREACHED, HttpTransport
 from hames.mcp.listing import Listing, listed
 from hames.mcp.lost import Lost, said, why
 from hames.mcp.process import ProcessTransport
@@ -24,13 +24,18 @@ if TYPE_CHECKING:
     from mcp import Client
 
 log = logging.getLogger("hames.mcp")
+for name in ("mcp", "client"):  # what the client library says of its own, secrets and all, is for nobody
+    logging.getLogger(name).propagate = False
+    logging.getLogger(name).addHandler(logging.NullHandler())
 T = TypeVar("T")
 
 Status = Literal["connecting", "ready", "waiting", "failed", "closed"]
 SETTLE = 0.1  # seconds after a change of the list before it is asked for
 CALM, HURRIED = 10.0, 30.0  # seconds without a change after which it may come quickly again; and between two looks at most
+NOTICING = 0.3  # seconds after which the owner has seen what ended a connection to an address
 CLOSING = 5.0  # seconds that closing has before all is killed
 LOST_SESSION = "Session terminated"
+CLOSED = ("Connection closed", "SSE stream ended", "server answered a request")  # how the client's own errors of a loss begin
 
 Progress = Callable[[float, float | None, str], None]
 Elicit = Callable[[Any], Awaitable[Any]]
@@ -47,6 +52,7 @@ class Active:
         self.whose = whose
         self.idle = idle
         self.elicit = elicit
+        self.asking: set[asyncio.Future[Any]] = set()
         self.limit: asyncio.Timeout | None = None
 
     def alive(self, waits: bool = False) -> None:
@@ -56,6 +62,14 @@ class Active:
         """
         if self.limit is not None and not self.limit.expired():
             self.limit.reschedule(None if waits else asyncio.get_running_loop().time() + self.idle)
+
+    async def over(self) -> None:
+        """It has ended: nobody is asked for it any more."""
+        self.limit = None
+        for asking in tuple(self.asking):
+            asking.cancel()
+        if self.asking:
+            await asyncio.wait(tuple(self.asking))
 
 
 current: ContextVar[Active | None] = ContextVar("hames_mcp_call", default=None)
@@ -101,10 +115,13 @@ class Connection:
         self._again = asyncio.Event()
         self._stale = False
         self._over: Lost | None = None
+        self._ended: tuple[Client | None, Lost] = (None, Lost(""))
         self._active: dict[Active, None] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._closing = False
+        self._since: float | None = None
         self._hurry = 0.0
+        self._hurried = False
         self._last_change = 0.0
         self._task = asyncio.create_task(self._run(), name=f"mcp {name}")
 
@@ -158,6 +175,7 @@ class Connection:
             finally:
                 self._active.pop(call, None)
                 current.reset(token)
+                await call.over()
         raise AssertionError("unreachable")
 
     async def _ready(self) -> Client:
@@ -174,18 +192,67 @@ class Connection:
         return self._client
 
     async def _verdict(self, client: Client, error: Any) -> Lost | None:
-        """Whether an error came of a loss; waits for the owner to know why."""
+        """Whether an error came of a loss. Of programs the owner knows why; of addresses it is found out.
+
+        What is known not to have arrived may be asked again; that another request did not says nothing of this one.
+        """
         from mcp_types import CONNECTION_CLOSED
 
-        if error.message == LOST_SESSION:
-            self._finish(Lost("the server has forgotten the session", unsent=True))
-        elif error.code != CONNECTION_CLOSED:
+        alone = len(self._active) == 1
+        transport = self._transport
+        ours = error.code == CONNECTION_CLOSED and error.message.startswith(CLOSED)
+        if not isinstance(transport, HttpTransport):
+            if not ours:
+                return None
+            await self._gone(client, CLOSING)
+            return self._loss(client, error.message, alone)
+        said, transport.oversized = transport.oversized or error.message, ""
+        if error.message.startswith(UNREACHED):
+            self._finish(Lost(error.message))
+            await self._gone(client, CLOSING)
+            return Lost(error.message, unsent=True)
+        # A request that was refused did nothing; one whose stream has ended may have.
+        refused = not ours and (transport.forgotten or error.message == LOST_SESSION)
+        if not (ours or refused):
             return None
+        await self._gone(client, NOTICING)
+        if self._client is not client:
+            return self._loss(client, said, alone)
+        if await self._answers(client):  # it was this request alone
+            return Lost(said) if ours else None
+        reason = "the server has forgotten the session" if refused else said
+        self._finish(Lost(reason))
+        await self._gone(client, CLOSING)
+        return Lost(reason, unsent=refused)
+
+    def _loss(self, client: Client, otherwise: str, alone: bool) -> Lost:
+        """How a client was lost, for a request that was under way."""
+        ended, lost = self._ended
+        return Lost(lost.reason, unsent=lost.unsent and alone) if ended is client else Lost(otherwise)
+
+    async def _gone(self, client: Client, seconds: float) -> None:
+        """Wait until the owner has let go of a client, or for so long."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSING):
+            async with asyncio.timeout(seconds):
                 while self._client is client:
                     await self._changed()
-        return self._over or Lost(error.message)
+
+    async def _answers(self, client: Client) -> bool:
+        """Whether a server at an address is there and still knows us, whatever it thinks of the question."""
+        from mcp.shared.exceptions import MCPError
+
+        try:
+            async with asyncio.timeout(CLOSING):
+                if client.session.initialize_result is None:
+                    await client.list_tools(cache_mode="bypass")
+                else:
+                    await client.session.send_ping()
+        except MCPError as error:
+            forgotten = isinstance(self._transport, HttpTransport) and self._transport.forgotten
+            return not forgotten and not error.message.startswith((UNREACHED, LOST_SESSION, "Connection closed"))
+        except (TimeoutError, ValueError, RuntimeError):
+            return False
+        return True
 
     async def close(self) -> None:
         """End it, with everything that it started; whoever waits for a call hears of it."""
@@ -213,12 +280,15 @@ class Connection:
         try:
             await asyncio.to_thread(importlib.import_module, "mcp")
             while True:
-                began = loop.time()
+                self._again.clear()
+                self._since = None
                 lost = await self._serve()
                 if self._closing:
                     return
-                failures = 1 if loop.time() - began >= policy.longest else failures + 1
-                self._over = lost
+                if lost.again:
+                    continue
+                lasted = self._since is not None and loop.time() - self._since >= policy.longest
+                failures = 1 if lasted else failures + 1
                 final = lost.lasting or failures > policy.attempts
                 self._become("failed" if final else "waiting", self.launch.redacted(lost.reason))
                 log.info("MCP server %s: %s%s", self.name, self.reason, "; it is given up" if final else "")
@@ -226,7 +296,6 @@ class Connection:
                     async with asyncio.timeout(None if final else min(policy.longest, policy.initial * 2 ** (failures - 1))):
                         await self._again.wait()
                     failures = 0
-                self._again.clear()
                 self._become("connecting", self.reason)
         finally:
             self._over = self._over or Lost("it was closed")
@@ -258,6 +327,7 @@ class Connection:
         )
         await self._gate.acquire()
         release: Callable[[], None] | None = self._gate.release
+        lost = Lost("it was closed")
         try:
             async with asyncio.timeout(self._patience) as limit, client:
                 # The server's own schema of results is its affair, and its patterns could take for ever.
@@ -267,6 +337,7 @@ class Connection:
                 self._client = client
                 self.listing = listing
                 release = release()
+                self._since = asyncio.get_running_loop().time()
                 self._become("ready", "")
                 await self._attend(client)
         except TimeoutError:
@@ -281,6 +352,7 @@ class Connection:
             lost = self._over or Lost("the connection ended")
         finally:
             self._client = None
+            self._ended = (client, lost)
             if release is not None:
                 release()
             self._pulse_now()
@@ -300,7 +372,8 @@ class Connection:
                     continue
                 now = loop.time()
                 self._hurry = SETTLE if now - self._last_change > CALM + self._hurry else min(HURRIED, max(SETTLE, self._hurry) * 2)
-                if self._hurry == HURRIED:
+                if self._hurry == HURRIED and not self._hurried:
+                    self._hurried = True
                     log.warning("MCP server %s changes its list all the time; it is looked at every %g s", self.name, HURRIED)
                 self._last_change = now
                 with suppress(TimeoutError):
@@ -368,10 +441,15 @@ class Connection:
         if call is None or call.elicit is None:
             return ElicitResult(action="decline")
         call.alive(waits=True)
+        asking = asyncio.ensure_future(call.elicit(params))
+        call.asking.add(asking)
         try:
-            return await call.elicit(params)
+            await asyncio.wait((asking,))
         finally:
+            asking.cancel()
+            call.asking.discard(asking)
             call.alive()
+        return ElicitResult(action="cancel") if asking.cancelled() else asking.result()
 
     def _finish(self, lost: Lost) -> None:
         """There is nothing more to come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from hames.content.jsontext import as_object
@@ -13,6 +14,9 @@ from hames.tools.questions import ask
 FIELDS = 20  # of one form
 YES, NO = ("yes", "y", "true", "1"), ("no", "n", "false", "0")
 DECLINE = "decline"
+NONE = "-"
+NUMBERS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems")
+LISTS = ("enum", "oneOf", "anyOf")
 
 
 async def elicit(server: str, params: Any, call: Invocation, approvals: Approvals) -> Any:
@@ -30,8 +34,9 @@ async def elicit(server: str, params: Any, call: Invocation, approvals: Approval
         return ElicitResult(action="cancel" if answer is None else "accept" if answer[0] == "done" else "decline")
     schema = as_object(params.requested_schema)
     fields = {name: as_object(field) for name, field in as_object(schema.get("properties")).items()}
-    required = schema.get("required", ())
-    if len(fields) > FIELDS:
+    listed = schema.get("required", [])
+    required = set(map(str, listed)) if isinstance(listed, list) else set[str]()  # pyright: ignore[reportUnknownArgumentType]
+    if len(fields) > FIELDS or not all(map(sound, fields.values())):
         return ElicitResult(action="decline")
     if not fields:
         answer = await ask(approvals, call, (Choice(f"The MCP server {server}: {message}", ("accept", DECLINE)),))
@@ -58,6 +63,14 @@ async def elicit(server: str, params: Any, call: Invocation, approvals: Approval
     return ElicitResult(action="accept", content=content)
 
 
+def sound(field: dict[str, Any]) -> bool:
+    """Whether a field can be asked for: its limits are numbers, and its options lists."""
+    numbers = all(isinstance(field[key], int | float) and not isinstance(field[key], bool) for key in NUMBERS if key in field)
+    lists = all(isinstance(field[key], list) for key in LISTS if key in field)
+    items = as_object(field.get("items"))
+    return numbers and lists and (not items or sound(items))
+
+
 def options(field: dict[str, Any]) -> list[str]:
     """The values that a field may have, where they are listed."""
     listed = field.get("enum") or [as_object(each).get("const") for each in field.get("oneOf") or field.get("anyOf") or ()]
@@ -68,7 +81,7 @@ def options(field: dict[str, Any]) -> list[str]:
 def choice(lead: str, name: str, field: dict[str, Any], required: bool) -> Choice:
     title = field.get("title") or name
     about = f" ({field['description']})" if field.get("description") else ""
-    default = f" [{field['default']}]" if "default" in field else "" if required else " [leave empty for none]"
+    default = f" [{field['default']}]" if "default" in field else "" if required else f" [{NONE} for none]"
     found = ["yes", "no"] if field.get("type") == "boolean" else options(field)
     return Choice(clean(f"{lead}{title}{about}{default}")[:3000], (*found, DECLINE) if found else (), field.get("type") == "array")
 
@@ -79,7 +92,7 @@ def fitting(text: str, field: dict[str, Any], required: bool) -> Any:
     :raises ValueError: if it is none that fits.
     """
     text = text.strip()
-    if not text:
+    if not text or (text == NONE and not required):
         if required and "default" not in field:
             raise ValueError("it is required")
         return field.get("default")
@@ -90,6 +103,8 @@ def fitting(text: str, field: dict[str, Any], required: bool) -> Any:
         return text.lower() in YES
     if kind in ("integer", "number"):
         value = int(text) if kind == "integer" else float(text)
+        if not isfinite(value):
+            raise ValueError("no number")
         if not field.get("minimum", value) <= value <= field.get("maximum", value):
             raise ValueError("out of bounds")
         return value
@@ -98,6 +113,8 @@ def fitting(text: str, field: dict[str, Any], required: bool) -> Any:
         words = [word.strip() for word in text.split(",") if word.strip()]
         if known and not set(words) <= set(known):
             raise ValueError("not one of the options")
+        if not field.get("minItems", 0) <= len(words) <= field.get("maxItems", len(words)):
+            raise ValueError("too few or too many")
         return words
     if known and text not in known:
         raise ValueError("not one of the options")

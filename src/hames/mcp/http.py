@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
+from hames.content.jsontext import parse_object
 from hames.mcp.config import Launch
 
 if TYPE_CHECKING:
     import httpx2
     from mcp.client._transport import TransportStreams
 
+UNREACHED = "it cannot be reached"
 READ = 300.0  # seconds of a stream without anything
 
 
@@ -26,7 +28,10 @@ class HttpTransport:
         self._launch = launch
         self._auth = auth
         self._stack = AsyncExitStack()
+        self._how = "; run 'hames mcp login' with its name" if launch.oauth else ""
         self.refused = ""
+        self.oversized = ""  # why the last answer that was given up was
+        self.forgotten = False  # whether the last request was refused as one of a session that is not known
 
     async def __aenter__(self) -> TransportStreams:
         import httpx2
@@ -41,7 +46,9 @@ class HttpTransport:
         )
         try:
             await self._stack.enter_async_context(client)
-            return await self._stack.enter_async_context(streamable_http_client(self._launch.url, http_client=client))
+            return await self._stack.enter_async_context(
+                streamable_http_client(self._launch.url, http_client=client, max_sse_event_size=None)
+            )
         except BaseException:
             await self._stack.aclose()
             raise
@@ -53,17 +60,23 @@ class HttpTransport:
         return ""
 
     def _note(self, text: str) -> None:
-        self.refused = text
+        self.oversized = text
 
     async def _look(self, response: httpx2.Response) -> None:
         """Keep what the client would make a riddle of. A redirect is not followed: it would carry the headers elsewhere."""
         status = response.status_code
+        if (unreached := response.extensions.get(UNREACHED)) is not None:
+            self.refused = unreached
+            return
+        self.forgotten = status in (400, 404) and "mcp-session-id" in response.request.headers
         if status in (301, 302, 303, 307, 308):
             self.refused = f"it redirects to {response.headers.get('location', '?')[:200]}; name that address"
         elif status in (401, 403):
-            self.refused = f"it answers with status {status}: it wants a login"
+            self.refused = f"it answers with status {status}: it wants a login{self._how}"
         elif status >= 500:
             self.refused = f"it answers with status {status}"
+        else:
+            self.refused = ""
 
 
 def bounded(inner: httpx2.AsyncHTTPTransport, limit: int, note: Callable[[str], None]) -> httpx2.AsyncBaseTransport:
@@ -91,7 +104,12 @@ def bounded(inner: httpx2.AsyncHTTPTransport, limit: int, note: Callable[[str], 
 
     class Bounded(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            response = await inner.handle_async_request(request)
+            try:
+                response = await inner.handle_async_request(request)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                if request.method != "POST":
+                    raise
+                return unreached(request, str(error) or type(error).__name__)
             events = response.headers.get("content-type", "").startswith("text/event-stream")
             stream: Any = response.stream
             return httpx2.Response(
@@ -102,3 +120,17 @@ def bounded(inner: httpx2.AsyncHTTPTransport, limit: int, note: Callable[[str], 
             await inner.aclose()
 
     return Bounded()
+
+
+def unreached(request: httpx2.Request, why: str) -> httpx2.Response:
+    """The answer to a request that never arrived: its own error, so that no other one is taken for lost with it."""
+    import httpx2
+
+    try:
+        id = parse_object(request.content.decode()).get("id")
+    except (ValueError, httpx2.StreamError):
+        id = None
+    if id is None:
+        return httpx2.Response(202, request=request)
+    error = {"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": f"{UNREACHED}: {why}"}}
+    return httpx2.Response(503, json=error, request=request, extensions={UNREACHED: f"{UNREACHED}: {why}"})

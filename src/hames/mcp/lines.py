@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 EDGE = 512  # bytes of a line that is too long that are kept at both ends, to see which request it answers
 ID = re.compile(rb'"id"\s*:\s*(\d{1,15})\b')
+KIND = re.compile(rb'"(result|error|params|method)"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,8 @@ class Lines:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._parts: list[bytes] = []
+        self._line = bytearray()
         self._size = 0
-        self._head = b""
         self._tail = b""
 
     def feed(self, data: bytes) -> Iterator[bytes | TooLong]:
@@ -44,26 +44,24 @@ class Lines:
         self._add(data[start:])
 
     def _add(self, part: bytes) -> None:
-        if not part:
-            return
         self._size += len(part)
-        if self._size <= self._limit:
-            self._parts.append(part)
-            return
-        if self._parts or not self._head:
-            whole = b"".join((*self._parts, part))
-            self._head, self._tail = whole[:EDGE], whole[-EDGE:]
-            self._parts = []
-        else:
-            self._tail = (self._tail + part)[-EDGE:]
+        if self._size <= max(self._limit, EDGE):
+            self._line += part
+        else:  # too long: its head stays, and its tail follows
+            self._tail = (self._tail + bytes(self._line[-EDGE:]) + part)[-EDGE:] if not self._tail else (self._tail + part)[-EDGE:]
+            self._line += part[: max(0, EDGE - len(self._line))]
+            del self._line[EDGE:]
 
     def _take(self) -> bytes | TooLong:
-        size, head, tail = self._size, self._head, self._tail
-        line = b"".join(self._parts)
-        self._parts, self._size, self._head, self._tail = [], 0, b"", b""
-        if size <= self._limit:
-            return line
-        before = ID.search(head.partition(b'"result"')[0].partition(b'"error"')[0])
-        after = None if before else next(iter(reversed(list(ID.finditer(tail)))), None)
-        found = before or after
-        return TooLong(size, int(found[1]) if found else None)
+        size, line, tail = self._size, bytes(self._line), self._tail
+        self._line, self._size, self._tail = bytearray(), 0, b""
+        return line if size <= self._limit else TooLong(size, answered(line[:EDGE], tail or line[-EDGE:]))
+
+
+def answered(head: bytes, tail: bytes) -> int | None:
+    """The number of the request that a message answers, from both of its ends; None where it seems to be no answer."""
+    kind = KIND.search(head)
+    if kind is None or kind[1] not in (b"result", b"error"):
+        return None
+    found = ID.search(head[: kind.start()]) or next(iter(reversed(list(ID.finditer(tail)))), None)
+    return int(found[1]) if found else None

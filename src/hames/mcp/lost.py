@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from hames.content.errors import HamesError
+
 
 class Lost(Exception):
     """A connection that could not be made, or has ended.
 
     :param lasting: whether to try again is of no use.
     :param unsent: whether what was on its way is known not to have arrived.
+    :param again: whether to try again at once is no failure, but what mends it.
     """
 
-    def __init__(self, reason: str, *, lasting: bool = False, unsent: bool = False) -> None:
+    def __init__(self, reason: str, *, lasting: bool = False, unsent: bool = False, again: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.lasting = lasting
         self.unsent = unsent
+        self.again = again
 
 
 class Witness(Protocol):
@@ -53,6 +57,8 @@ def why(error: BaseException, transport: Witness) -> Lost:
         error = first(error)
     if isinstance(error, Lost):
         return error
+    if isinstance(error, HamesError):
+        return Lost(error.message, lasting=True)
     if transport.refused:
         return Lost(transport.refused, lasting="login" in transport.refused or "redirects" in transport.refused)
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):

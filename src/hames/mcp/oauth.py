@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import time
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from html import escape
@@ -21,6 +22,7 @@ from hames.content.records import read_record, write_record
 from hames.mcp.lost import Lost
 
 SERVICE = "hames mcp"
+PAST = 1.0  # when a token that was refused has expired: the client library takes 0 for never
 WAIT = 300.0  # seconds that a person has to log in
 
 
@@ -28,9 +30,11 @@ class Tokens:
     """The tokens and the registration of this client at one server; what the client library calls a token storage.
 
     :param root: the directory of the files.
+    :param redirect: the address that a person comes back to; a registration for another one does not count.
     """
 
-    def __init__(self, root: Path, url: str) -> None:
+    def __init__(self, root: Path, url: str, *, redirect: str = "") -> None:
+        self._redirect = redirect
         self._account = sha256(url.encode()).hexdigest()[:32]
         self._file = root / f"{self._account}.json"
         self.url = url
@@ -58,7 +62,7 @@ class Tokens:
 
     def forget(self) -> bool:
         """Remove what is kept; whether there was something."""
-        found = bool(self._read())
+        found = self.there
         if (ring := keyring()) is not None and ring.get_password(SERVICE, self._account) is not None:
             ring.delete_password(SERVICE, self._account)
         self._file.unlink(missing_ok=True)
@@ -72,19 +76,43 @@ class Tokens:
         from mcp.shared.auth import OAuthToken
 
         found = (await asyncio.to_thread(self._read)).get("tokens")
-        return OAuthToken.model_validate(found) if found else None
+        return valid(OAuthToken, found)
 
     async def set_tokens(self, tokens: Any) -> None:
-        await asyncio.to_thread(self._write, tokens=tokens.model_dump(mode="json", exclude_none=True))
+        expires = time.time() + tokens.expires_in if tokens.expires_in is not None else None
+        await asyncio.to_thread(self._write, tokens=tokens.model_dump(mode="json", exclude_none=True), expires=expires)
+
+    async def expires(self) -> float | None:
+        """When the token expires, in seconds since 1970; None where nobody knows."""
+        found = (await asyncio.to_thread(self._read)).get("expires")
+        return float(found) if isinstance(found, int | float) else None
+
+    async def expire(self) -> bool:
+        """The token was refused: take it for expired, so that it is refreshed; whether it can be."""
+        record = await asyncio.to_thread(self._read)
+        if record.get("expires") == PAST or "refresh_token" not in as_object(record.get("tokens")):
+            return False
+        await asyncio.to_thread(self._write, expires=PAST)
+        return True
 
     async def get_client_info(self) -> Any:
         from mcp.shared.auth import OAuthClientInformationFull
 
-        found = (await asyncio.to_thread(self._read)).get("client")
-        return OAuthClientInformationFull.model_validate(found) if found else None
+        found = valid(OAuthClientInformationFull, (await asyncio.to_thread(self._read)).get("client"))
+        if found is not None and self._redirect and self._redirect not in map(str, found.redirect_uris or ()):
+            return None
+        return found
 
     async def set_client_info(self, client_info: Any) -> None:
         await asyncio.to_thread(self._write, client=client_info.model_dump(mode="json", exclude_none=True))
+
+
+def valid(model: Any, found: Any) -> Any:
+    """What was kept, as the client library has it; None where it is not there or spoilt."""
+    try:
+        return model.model_validate(found) if found else None
+    except ValueError:
+        return None
 
 
 def keyring() -> Any:
@@ -109,10 +137,17 @@ def provider(tokens: Tokens, show: Show | None = None, callback: Callback | None
     from mcp.shared.auth import OAuthClientMetadata
     from pydantic import AnyUrl
 
+    class Provider(OAuthClientProvider):
+        async def _initialize(self) -> None:
+            await super()._initialize()
+            self.context.token_expiry_time = await tokens.expires()
+
     async def nobody(*args: str) -> Any:
+        if await tokens.expire():
+            raise Lost("its token was refused, and is refreshed", unsent=True, again=True)
         raise Lost("it wants a login; run 'hames mcp login' with its name", lasting=True)
 
-    return OAuthClientProvider(
+    return Provider(
         tokens.url,
         OAuthClientMetadata(client_name="Hames", redirect_uris=[AnyUrl(callback.url if callback else "http://127.0.0.1/callback")]),
         tokens,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hames.kernel import Context, Effect, Key, Registry, Scope
 from hames.sandbox import scrubbed
@@ -40,11 +40,11 @@ class Pool:
         self._ctx = ctx
         self._offering: dict[Scope, tuple[list[object], list[Effect]]] = {}
 
-    def tokens(self, url: str) -> Tokens:
-        """Where the tokens for an address are kept."""
+    def tokens(self, url: str, *, redirect: str = "") -> Tokens:
+        """Where the tokens for an address are kept, see :class:`hames.mcp.oauth.Tokens`."""
         from hames.mcp.oauth import Tokens
 
-        return Tokens(self._tokens, url)
+        return Tokens(self._tokens, url, redirect=redirect)
 
     async def acquire(self, launch: Launch, name: str) -> tuple[Connection, object]:
         """A connection, and the lease to give back for it."""
@@ -55,7 +55,12 @@ class Pool:
             await asyncio.wait((closing,))
         if launch not in self._open:
             environment = scrubbed(os.environ, self._withhold, self._keep)
-            auth = (lambda: provider(self.tokens(launch.url))) if launch.oauth else lambda: None
+
+            def auth() -> Any:
+                """With tokens or without: without it is a person who has to get some."""
+                tokens = self.tokens(launch.url) if launch.oauth else None
+                return provider(tokens) if tokens is not None and tokens.there else None
+
             self._open[launch] = (Connection(launch, name, environment, auth, gate=self._gate), [])
         connection, leases = self._open[launch]
         lease = object()

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hames.mcp.config import Launch
-from hames.mcp.lines import Lines, TooLong
+from hames.mcp.lines import EDGE, Lines, TooLong, answered
 from hames.mcp.lost import Lost
+from hames.mcp.pace import Pace, mended, sane
 from hames.supervise import Group
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ LEAVING = 1.0  # seconds that a server has to end by itself when its input has e
 LAST_WORDS = 0.5  # seconds that its output may still come when it has ended
 SAID = 4096  # bytes of its error output that are kept
 NOISE = 200  # lines of a connection that are no messages
-BURST, RATE = 5_000, 1_000  # messages at once, and a second
+WAITING = 100  # messages to it that wait to be written
 CHUNK = 1 << 16
 
 
@@ -55,6 +56,8 @@ class ProcessTransport:
         self._status: int | None = None
         self._asked = False  # whether it is we who ended it
         self._leaving = False
+        self._eof = False
+        self._pace = Pace(lambda: self._once("it sends more than it may, and is slowed down"))
         self.refused = ""
         self.group: Group | None = None
 
@@ -63,7 +66,8 @@ class ProcessTransport:
 
         await self._start()
         to_session, from_server = anyio.create_memory_object_stream[Any](0)
-        to_server, from_session = anyio.create_memory_object_stream[Any](0)
+        # A server that does not read is no reason to wait where a call is given up.
+        to_server, from_session = anyio.create_memory_object_stream[Any](WAITING)
         self._streams = (to_session, from_server, to_server, from_session)
         self._tasks += [
             asyncio.create_task(self._read(to_session), name=f"mcp {self._name} output"),
@@ -101,56 +105,85 @@ class ProcessTransport:
         finally:
             for each in theirs:
                 os.close(each)
+        try:
+            await self._connect(ours)
+        except BaseException:
+            for transport in self._transports:
+                transport.close()
+            for each in ours:
+                os.close(each)
+            await self.group.end()
+            raise
+
+    async def _connect(self, ours: list[int]) -> None:
+        """Make streams of our ends of the pipes, each of which is the transport's when it has one."""
         loop = asyncio.get_running_loop()
         self._output, self._errors = asyncio.StreamReader(), asyncio.StreamReader()
-        for descriptor, stream in zip(ours[1:], (self._output, self._errors), strict=True):
-            transport, _ = await loop.connect_read_pipe(lambda s=stream: asyncio.StreamReaderProtocol(s), os.fdopen(descriptor, "rb"))
+        for stream in (self._output, self._errors):
+            file = os.fdopen(ours.pop(1), "rb")
+            try:
+                transport, _ = await loop.connect_read_pipe(lambda s=stream: asyncio.StreamReaderProtocol(s), file)
+            except BaseException:
+                file.close()
+                raise
             self._transports.append(transport)
-        writer, protocol = await loop.connect_write_pipe(lambda: asyncio.streams.FlowControlMixin(loop), os.fdopen(ours[0], "wb"))
+        file = os.fdopen(ours.pop(0), "wb")
+        try:
+            writer, protocol = await loop.connect_write_pipe(lambda: asyncio.streams.FlowControlMixin(loop), file)
+        except BaseException:
+            file.close()
+            raise
         self._transports.append(writer)
         self._input = asyncio.StreamWriter(writer, protocol, None, loop)
 
     async def _read(self, session: MemoryObjectSendStream[Any]) -> None:
         import anyio
-        from mcp.shared.message import SessionMessage
-        from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
         lines = Lines(self._launch.max_message_bytes)
-        loop = asyncio.get_running_loop()
-        noise, allowance, last = 0, float(BURST), loop.time()
+        noise = 0
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             while data := await self._output.read(CHUNK):
                 for line in lines.feed(data):
-                    if allowance < 1:
-                        now = loop.time()
-                        allowance, last = min(BURST, allowance + (now - last) * RATE), now
-                        if allowance < 1:
-                            self._once("it sends more messages than it may, and is slowed down")
-                            await asyncio.sleep(1 / 20)
-                    allowance -= 1
-                    if isinstance(line, TooLong):
-                        text = f"its answer has {line.size} bytes, and max_message_bytes is {self._launch.max_message_bytes}"
-                        if line.answers is not None:
-                            error = ErrorData(code=INTERNAL_ERROR, message=text)
-                            await session.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=line.answers, error=error)))
-                        else:
-                            self._once(f"a message was left out: {text}")
-                        continue
-                    try:
-                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except ValueError:
-                        if line.strip():
-                            noise += 1
-                            self._noise.append(line[:200].decode("utf-8", "replace"))
-                            if noise > NOISE:
-                                self._finish(f"what it writes is no MCP message: {self._launch.redacted(self._noise[0])!r}")
-                                return
-                        continue
-                    await session.send(SessionMessage(message))
+                    await self._pace.wait_turn()
+                    message = self._message(line)
+                    if message is not None:
+                        await self._pace.admit(message)
+                        await session.send(message)
+                    elif isinstance(line, bytes) and line.strip():
+                        noise += 1
+                        if noise > NOISE:
+                            self._finish(f"what it writes is no MCP message: {self._launch.redacted(self._noise[0])!r}")
+                            return
+            self._eof = True
+
+    def _message(self, line: bytes | TooLong) -> SessionMessage | None:
+        """What a line says; None for one that says nothing."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+
+        if isinstance(line, TooLong):
+            text = f"its answer has {line.size} bytes, and max_message_bytes is {self._launch.max_message_bytes}"
+            answers = line.answers
+        else:
+            for read in (line, mended(line)):
+                try:
+                    message = jsonrpc_message_adapter.validate_json(read, by_name=False)
+                except ValueError:
+                    continue
+                return SessionMessage(message) if sane(message) else None
+            text = "its answer is no valid message"
+            answers = answered(line[:EDGE], line[-EDGE:])
+            self._noise.append(line[:200].decode("utf-8", "replace"))
+        if answers is not None:
+            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answers, error=ErrorData(code=INTERNAL_ERROR, message=text)))
+        if isinstance(line, TooLong):
+            self._once(f"a message was left out: {text.replace('its answer', 'it')}")
+        return None
 
     async def _write(self, session: MemoryObjectReceiveStream[Any]) -> None:
         with suppress(OSError):
             async for each in session:
+                self._pace.answered(each)
                 self._input.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await self._input.drain()
 
@@ -169,7 +202,7 @@ class ProcessTransport:
             await asyncio.wait((self._tasks[2],), timeout=LAST_WORDS if ended.done() else 0)
         finally:
             ended.cancel()
-        self._finish(self.last_words() or "it ended its output")
+        self._finish(self.last_words() or ("it ended its output" if self._eof else "the connection was given up"))
         session.close()
 
     def _finish(self, reason: str) -> None:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from hames.content.errors import ConfigError
 from hames.content.jsontext import as_object, parse_object
 from hames.mcp.config import ServerConfig
+from hames.mcp.listing import depth
 from hames.mcp.names import normalised, server_problem
 from hames.trust.executes import MCP, read
 
@@ -31,14 +32,18 @@ def project_servers(directory: Path, environment: Mapping[str, str]) -> dict[str
     if data is None:
         return {}
     try:
-        listed = as_object(parse_object(data).get("mcpServers"))
+        whole = parse_object(data)
+        if not isinstance(whole.get("mcpServers", {}), dict):
+            raise ValueError("mcpServers is no object")
+        listed = as_object(whole.get("mcpServers"))
     except ValueError as error:
         raise ConfigError(f"{directory / MCP}: {error}", remedy="mend the file or remove it") from None
     problems: list[str] = []
     found: dict[str, ServerConfig] = {}
     raws: dict[str, str] = {}
-    for raw, value in listed.items():
-        name = normalised(raw)
+    for full, value in listed.items():
+        raw = full if len(full) <= 80 else f"{full[:80]}…"
+        name = normalised(full)
         if server_problem(name):
             problems.append(f"{raw!r} cannot be made a name")
         elif name in raws:
@@ -60,6 +65,9 @@ def _config(
     if kind not in ("stdio", "http", "streamable-http"):
         complain(f"{raw!r} has the type {str(kind)[:40]!r}; known are stdio and http")
         return None
+    if ("command" in server) != (kind == "stdio"):
+        complain(f"{raw!r} has the type {kind!r}, which goes with {'a command' if kind == 'stdio' else 'a url'}")
+        return None
     missing: set[str] = set()
 
     def filled(value: Any) -> Any:
@@ -77,6 +85,9 @@ def _config(
             missing.add(match[1])
         return given if given is not None else match[2] or ""
 
+    if any(depth(server[key]) > 4 for key in KNOWN if key in server):
+        complain(f"{raw!r} is nested too deeply")
+        return None
     values = {key: filled(server[key]) for key in KNOWN if key in server}
     if missing:
         complain(f"{raw!r} needs {', '.join(sorted(missing))} in the environment")

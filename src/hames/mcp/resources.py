@@ -15,8 +15,15 @@ if TYPE_CHECKING:
 SHOWN = 200  # resources of one server that are listed
 
 
-async def listed(client: Client) -> tuple[Any, Any]:
-    return await client.list_resources(), await client.list_resource_templates()
+async def first_page(client: Client) -> tuple[Any, list[Any]]:
+    """The first page of resources, and of templates where the server has them."""
+    from mcp.shared.exceptions import MCPError
+
+    found = await client.list_resources()
+    try:
+        return found, (await client.list_resource_templates()).resource_templates
+    except MCPError:
+        return found, []
 
 
 def reading(known: Registry[Seat]) -> tuple[Tool, Tool]:
@@ -40,14 +47,17 @@ def reading(known: Registry[Seat]) -> tuple[Tool, Tool]:
         """
         lines: list[str] = []
         for name, seat in seats(server, call).items():
-            found, templates = await seat.connection.request(listed)
+            try:
+                found, templates = await seat.connection.request(first_page)
+            except ToolError as error:
+                if server:
+                    raise
+                lines.append(f"{name}: {error}")
+                continue
             lines += [f"{name} {each.uri} {each.description or each.name}"[:400] for each in found.resources[:SHOWN]]
             if len(found.resources) > SHOWN or found.next_cursor:
                 lines.append(f"{name} has more")
-            templates = await seat.connection.request(lambda client: client.list_resource_templates())
-            lines += [
-                f"{name} {each.uri_template} (a template) {each.description or each.name}"[:400] for each in templates.resource_templates
-            ]
+            lines += [f"{name} {each.uri_template} (a template) {each.description or each.name}"[:400] for each in templates[:SHOWN]]
         return "\n".join(lines) or "there are none"
 
     @tool("read", parallel=True)

@@ -54,6 +54,8 @@ class Seat:
         self.left_out: tuple[tuple[str, str], ...] = ()
         self.problem = ""
         self._listing: Listing | None = None
+        self._given_up = False
+        self._offers: dict[str, Offer] = {}
         self._made: dict[str, Tool] = {}
         self._held: list[Effect] = []
         self._told: tuple[Any, ...] = ()
@@ -68,8 +70,9 @@ class Seat:
         """Bring what agents see in line with the connection. A generation of tools that cannot be taken whole leaves the one before."""
         if not self._ctx.live:
             return
-        given_up = self.connection.status in ("failed", "closed")
-        listing = Listing() if given_up else self.connection.listing
+        if self.connection.status in ("failed", "closed", "ready"):
+            self._given_up = self.connection.status != "ready"
+        listing = Listing() if self._given_up else self.connection.listing
         if listing is not None and listing is not self._listing:
             self._swap(listing)
             if listing.resources and self._offer is not None:
@@ -84,14 +87,16 @@ class Seat:
         offers = [each for each in listing.tools if matches(each.raw, self.config.tools) and not matches(each.raw, self.config.without)]
         made: dict[str, Tool] = {}
         raws: dict[str, str] = {}
+        kept: dict[str, Offer] = {}
         for offer in offers:
             name = public_name(self.name, offer.raw)
             if name in raws:
                 self._refuse(f"its tools {raws[name]!r} and {offer.raw!r} would both be {name}")
                 return
             raws[name] = offer.raw
-            before = self._made.get(name)
-            made[name] = before if before is not None and same(before, offer) else self._tool(name, offer)
+            kept[name] = offer
+            # The same description gives the same object, and cached prompts stay as they are.
+            made[name] = self._made[name] if self._offers.get(name) == offer else self._tool(name, offer)
         if list(made.items()) != list(self._made.items()):
             old = self._made
             self._put(())
@@ -102,6 +107,7 @@ class Seat:
                 self._refuse(error.message)
                 return
             self._made = made
+        self._offers = kept
         self._listing, self.left_out, self.problem = listing, listing.left_out, ""
 
     def _refuse(self, problem: str) -> None:
@@ -166,11 +172,6 @@ class Seat:
         shown = text[: self.config.max_instruction_bytes].decode("utf-8", "ignore").strip()
         more = "\n[the rest was left out]" if len(text) > self.config.max_instruction_bytes else ""
         return f"The MCP server {self.name} (tools {prefix(self.name)}*) says how it is used:\n\n{shown}{more}"
-
-
-def same(tool: Tool, offer: Offer) -> bool:
-    """Whether a tool was made of the same description: it stays the same object then, and cached prompts stay as they are."""
-    return tool.parameters == offer.schema and tool.description == offer.description
 
 
 def far(done: float, total: float | None, message: str) -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 from time import monotonic
 
 from hames.supervise.cgroup import Cgroup
-from hames.supervise.processes import look, marked, members
+from hames.supervise.processes import look, marked, members, snapshot
 
 POLITE = 2.0  # seconds between SIGTERM and SIGKILL
 LOOKS, PAUSE = 200, 0.005  # how often and how many seconds apart it is looked whether the killed have gone
+ENOUGH = 2  # looks that find nothing
 
 
 class Group:
@@ -60,6 +61,7 @@ class Group:
         self._cgroup = Cgroup.holding(self.pid) if cgroup else None
         seen = look(self.pid)
         self._since = seen.started if seen is not None else 0
+        self._known: dict[int, int] = {}  # who belonged to it once: one that hides is still known by when it was started
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._watch()
@@ -105,7 +107,10 @@ class Group:
 
         :param after: a look at all processes that began after this moment will do.
         """
-        return members(self.pid, self._mark, self._since, after)
+        now = snapshot(after)
+        found = members(now, self.pid, self._since, self._mark, self._known)
+        self._known |= {pid: now.processes[pid].started for pid in found if pid in now.processes}
+        return found
 
     def signal(self, number: signal.Signals, below: int = 0) -> None:
         """Send a signal to all that is at least so far below the first process."""
@@ -131,23 +136,46 @@ class Group:
             await self._ask_to_end()
         except asyncio.CancelledError:
             cancelled = True
-        killing = asyncio.ensure_future(self._kill_all())
-        while not killing.done():
-            try:
-                await asyncio.shield(killing)
-            except asyncio.CancelledError:
-                cancelled = True
+            self.kill()  # at once: perhaps nothing that waits has another turn
+        while True:
+            killing = asyncio.ensure_future(self._kill_all())
+            while not killing.done():
+                try:
+                    await asyncio.shield(killing)
+                except asyncio.CancelledError:
+                    cancelled = True
+            if not killing.cancelled():
+                break
+            self.kill()  # whoever ends the loop cancels every task; there may be a last turn
         killing.result()
         if cancelled:
             raise asyncio.CancelledError
 
     async def _ask_to_end(self) -> None:
+        """SIGTERM to all but those that watch, and time to heed it; what was born in that moment can have lost it, so it comes again."""
+        moment, end, pause = 0.0, monotonic() + POLITE, PAUSE
+        again = monotonic() + POLITE / 2
+        told: set[int] = set()
+        while (now := monotonic()) < end:
+            seen = self.members(moment)
+            left = {pid for pid, depth in seen.items() if depth >= self._watchers}
+            if not left:
+                return
+            for pid in left - told if now < again else {pid for pid, depth in seen.items() if depth > self._watchers}:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM)
+            told |= left
+            again = end if now >= again else again
+            moment = monotonic()
+            await self._pause(pause)
+            pause = min(0.2, pause * 2)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, or less where the first process ends meanwhile."""
         if self.returncode is None:
-            self.signal(signal.SIGTERM, self._watchers)
-            if not await self.ends_within(POLITE / 2):
-                # What was born in that moment can have lost the signal, and its parent waits for it.
-                self.signal(signal.SIGTERM, self._watchers + 1)
-                await self.ends_within(POLITE / 2)
+            await self.ends_within(seconds)
+        else:
+            await asyncio.sleep(seconds)
 
     async def _kill_all(self) -> None:
         if self._watchers and self.returncode is None:
@@ -156,13 +184,15 @@ class Group:
         if self.returncode is None:
             self.kill()
         await self.wait()
-        moment = monotonic()
-        await asyncio.sleep(0)
-        for _ in range(LOOKS):  # a killed process is gone a little later
-            if not self.members(moment):
+        moment, empty = monotonic(), 0
+        for _ in range(LOOKS):  # a killed process is gone a little later; one look can miss what is just being born
+            await asyncio.sleep(PAUSE if empty else 0)
+            if self.members(moment):
+                self.kill()
+                empty = 0
+                await asyncio.sleep(PAUSE)
+            elif (empty := empty + 1) == ENOUGH:
                 break
-            self.kill()  # also what was born meanwhile
-            await asyncio.sleep(PAUSE)
-            moment = 0.0
+            moment = monotonic()
         if self._cgroup is not None:
             await self._cgroup.remove()

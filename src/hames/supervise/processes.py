@@ -7,19 +7,17 @@ parents still has the mark, unless it takes care to hide. What the system can ho
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 MARK = "HAMES_GROUP"  # the marks of all groups that a process is in, the outermost first, joined by colons
 PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """A living process.
 
     :param started: when it did, in ticks since the machine was started.
@@ -74,7 +72,7 @@ def snapshot(after: float = 0.0) -> Snapshot:
 
 def marked(environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """An environment with a new mark in it, and the mark."""
-    mark = secrets.token_hex(8)
+    mark = os.urandom(8).hex()
     return {**environment, MARK: ":".join(filter(None, (os.environ.get(MARK), mark)))}, mark
 
 
@@ -88,37 +86,36 @@ def marks(pid: int) -> frozenset[str]:
     return frozenset()
 
 
-def members(leader: int, mark: str = "", since: int = 0, after: float = 0.0) -> dict[int, int]:
-    """What belongs to the group of a process: its session, all that is below it, and all that has its mark; each with how far below the
-    leader it is, as far as one can still tell.
+def members(now: Snapshot, leader: int, since: int, mark: str, known: Mapping[int, int]) -> dict[int, int]:
+    """What belongs to the group of a process: its session, all that is below it, all that has its mark, and what belonged to it before;
+    each with how far below the leader it is, as far as one can still tell.
 
-    :param since: when the leader was started: nothing older is looked at for the mark.
-    :param after: a look that began after this moment will do; 0 for one that begins now.
+    :param since: when the leader was started: nothing older belongs to it.
+    :param known: processes that belonged to it once, with when they were started.
     """
-    seen_now = snapshot(after)
-    known = seen_now.processes
-    if not known:
+    alive = now.processes
+    if not alive:
         with suppress(OSError):
             os.killpg(leader, 0)
             return {leader: 0}
         return {}
-    depths = {leader: 0} if leader in known else {}
-    depths |= {pid: 99 for pid, seen in known.items() if seen.session == leader and pid not in depths}
-    if mark:
-        own = os.getpid()
-        for pid, seen in known.items():
-            if pid not in depths and seen.started >= since and pid != own and mark in seen_now.marks(pid):
-                depths[pid] = 99
+    first = alive.get(leader)
+    reused = first is not None and first.started != since
+    depths = {leader: 0} if first is not None and not reused else {}
+    own = os.getpid()
+    for pid, seen in alive.items():
+        if pid in depths or pid == own or seen.started < since:
+            continue
+        if (seen.session == leader and not reused) or known.get(pid) == seen.started or mark in now.marks(pid):
+            depths[pid] = 99
     grown = True
     while grown:
-        below = {pid: depths[seen.parent] + 1 for pid, seen in known.items() if seen.parent in depths and pid not in depths}
+        below = {pid: depths[seen.parent] + 1 for pid, seen in alive.items() if seen.parent in depths and pid not in depths}
         depths |= below
         grown = bool(below)
-    if leader in depths:  # the true depths of those whose parents are all there
-        row = {leader}
-        depth = 0
-        while row:
-            depth += 1
-            row = {pid for pid, seen in known.items() if seen.parent in row}
-            depths |= dict.fromkeys(row, depth)
+    row, depth = {leader} & depths.keys(), 0
+    while row:  # the true depths of those whose parents are all there
+        depth += 1
+        row = {pid for pid, seen in alive.items() if seen.parent in row}
+        depths |= dict.fromkeys(row, depth)
     return depths

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 import webbrowser
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -21,6 +23,7 @@ from hames.compose.plugins import validate
 from hames.content.errors import ConfigError, HamesError, NotFoundError
 from hames.content.jsontext import dumps
 from hames.content.messages import Text
+from hames.content.visible import visible
 from hames.faces.cli.common import chosen_layers, existing_directory, json_option, layer_options, state_directory, state_option
 from hames.faces.cli.permissions import parsed
 from hames.kernel import Host, Plugin
@@ -28,13 +31,14 @@ from hames.mcp import MCP, Pool
 from hames.mcp.config import ServerConfig
 from hames.mcp.connection import Active, Connection
 from hames.mcp.listing import Listing
-from hames.mcp.names import public_name
+from hames.mcp.names import public_name, server_problem
 from hames.mcp.oauth import Callback, provider
 from hames.mcp.plugin import McpConfig
 from hames.mcp.plugin import mcp as mcp_row
 from hames.mcp.project import project_servers
 from hames.mcp.results import output, resource
 from hames.mcp.server import server as server_row
+from hames.sandbox import scrubbed
 from hames.store import STATE
 from hames.toolkit.project import trusted
 from hames.tools import Invocation, ToolError
@@ -43,6 +47,7 @@ from hames.trust import Trust
 T = TypeVar("T")
 ROW, OWNER = "hames.mcp.server", "hames.mcp"
 TOKEN = 4  # characters, roughly
+UNTRUSTED = "the servers of .mcp.json count for nothing until this directory is trusted; see 'hames trust show'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,10 @@ class Here:
     def named(self, name: str) -> Known:
         found = self.servers.get(name)
         if found is None:
-            raise NotFoundError(
-                f"there is no MCP server {name!r}", remedy=f"there are {', '.join(self.servers) or 'none'}; see 'hames mcp list'"
-            )
+            remedy = f"there are {', '.join(self.servers) or 'none'}; see 'hames mcp list'"
+            if self.untrusted:
+                remedy = f"those of .mcp.json count only when this directory is trusted; {remedy}"
+            raise NotFoundError(f"there is no MCP server {name!r}", remedy=remedy)
         return found
 
 
@@ -107,6 +113,8 @@ def here(cwd: str, state_dir: str | None, profile_name: str, patches: Sequence[s
     servers: dict[str, Known] = {}
     for path, config in filled(composition, server_row, ROW):
         name = config.server or path.rpartition("/")[2]
+        if problem := server_problem(name):
+            raise ConfigError(f"row {path}: {name!r}: {problem}", remedy="give it another name with config.server")
         if name in servers:
             raise ConfigError(f"rows {servers[name].origin} and {path} both name the server {name}", remedy="rename one of them")
         servers[name] = Known(name, config, f"row {path}")
@@ -179,12 +187,33 @@ def list_servers(cwd: str, as_json: bool, state_dir: str | None, profile_name: s
     if not items:
         click.echo("no MCP server is configured; add a row with use: hames.mcp.server", err=True)
     if place.untrusted:
-        click.echo("the servers of .mcp.json count for nothing until this directory is trusted; see 'hames trust show'", err=True)
+        click.echo(UNTRUSTED, err=True)
+
+
+SECRET = re.compile(r"token|key|secret|passw|auth|credential|cookie", re.IGNORECASE)
 
 
 def reached(config: ServerConfig) -> str:
-    """How a server is reached, without arguments that may hold a secret."""
-    return config.url.partition("?")[0] if config.url else " ".join([config.command, *config.args])
+    """How a server is reached, without what may be a secret."""
+    if config.url:
+        parts = urlsplit(config.url)
+        return visible(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
+    kept = scrubbed(os.environ)
+    secrets = {value for name, value in os.environ.items() if name not in kept and len(value) >= 6}
+    shown = [config.command]
+    hide = False
+    for argument in config.args:
+        name, equals, _ = argument.partition("=")
+        if hide or any(value in argument for value in secrets):
+            shown.append("[…]")
+        elif equals and SECRET.search(name):
+            shown.append(f"{name}=[…]")
+        elif "://" in argument and "@" in argument:
+            shown.append(re.sub(r"//[^/@]*@", "//[…]@", argument))
+        else:
+            shown.append(argument)
+        hide = not hide and not equals and argument.startswith("-") and SECRET.search(argument) is not None
+    return visible(" ".join(shown))
 
 
 async def checked(found: Pool, known: Known) -> dict[str, Any]:
@@ -228,18 +257,20 @@ def check(names: tuple[str, ...], cwd: str, as_json: bool, state_dir: str | None
         click.echo(json.dumps({"servers": results}, ensure_ascii=False))
     for item in results if not as_json else ():
         if item["status"] != "ready":
-            click.echo(f"fail  {item['name']}: {item['reason']}")
+            click.echo(f"fail  {item['name']}: {visible(item['reason'])}")
             continue
         more = f", {len(item['prompts'])} prompts" if item["prompts"] else ""
         more += ", resources" if item["resources"] else ""
         tools = f"{len(item['tools'])} tools, about {item['tokens']} tokens"
-        click.echo(f"ok    {item['name']}: {item['server']}, {tools}{more}, in {item['seconds']} s")
+        click.echo(f"ok    {item['name']}: {visible(item['server'])}, {tools}{more}, in {item['seconds']} s")
         for tool in item["tools"]:
-            click.echo(f"      {tool['name']}  {tool['description'].strip().partition(chr(10))[0][:90]}")
+            click.echo(f"      {tool['name']}  {visible(tool['description'].strip().partition(chr(10))[0][:90])}")
         for left in item["left_out"]:
-            click.echo(f"warn  {item['name']}: {left['name']} is left out: {left['reason']}")
+            click.echo(f"warn  {item['name']}: {visible(left['name'])} is left out: {visible(left['reason'])}")
     if not results and not as_json:
         click.echo("no MCP server is configured; add a row with use: hames.mcp.server", err=True)
+    if place.untrusted and not as_json:
+        click.echo(UNTRUSTED, err=True)
     sys.exit(1 if any(item["status"] != "ready" for item in results) else 0)
 
 
@@ -270,7 +301,7 @@ def call(
 
         async def heard(progress: float, total: float | None, message: str | None) -> None:
             active.alive()
-            click.echo(f"… {progress:g}{f' of {total:g}' if total else ''}{f': {message}' if message else ''}", err=True)
+            click.echo(f"… {progress:g}{f' of {total:g}' if total else ''}{f': {visible(message)}' if message else ''}", err=True)
 
         active = Active("", known.config.call_timeout, None)
         result = await connection.request(lambda client: client.call_tool(tool, given, progress_callback=heard), active)
@@ -278,8 +309,13 @@ def call(
         return "\n".join(each.text for each in shown.content if isinstance(each, Text)), shown.is_error
 
     text, failed = asyncio.run(connected(place, known, use))
-    click.echo(json.dumps({"is_error": failed, "text": text}, ensure_ascii=False) if as_json else text)
+    click.echo(json.dumps({"is_error": failed, "text": text}, ensure_ascii=False) if as_json else lines(text))
     sys.exit(1 if failed else 0)
+
+
+def lines(text: str) -> str:
+    """A text of a server, without what would move about on a terminal."""
+    return "\n".join(visible(line) for line in text.split("\n"))
 
 
 def by_hand(place: Here) -> Invocation:
@@ -308,7 +344,7 @@ def read(name: str, uri: str, cwd: str, as_json: bool, state_dir: str | None, pr
         return "\n".join(getattr(resource(each, by_hand(place)), "text", "") for each in found.contents)
 
     text = asyncio.run(connected(place, place.named(name), use))
-    click.echo(json.dumps({"uri": uri, "text": text}, ensure_ascii=False) if as_json else text)
+    click.echo(json.dumps({"uri": uri, "text": text}, ensure_ascii=False) if as_json else lines(text))
 
 
 @command.command("login")
@@ -329,7 +365,7 @@ def login(name: str, no_browser: bool, cwd: str, as_json: bool, state_dir: str |
 
     async def flow() -> None:
         async with Callback() as callback, pool(place) as found:
-            tokens = found.tokens(known.config.url)
+            tokens = found.tokens(known.config.url, redirect=callback.url)
             launch = known.config.launch
             connection = Connection(launch, name, {}, lambda: provider(tokens, show, callback), patience=600.0)
             try:
