@@ -23,11 +23,31 @@ class Loaded:
     """The files that compositions are made of: composition files and local modules, canonical.
 
     :ivar paths: of the host's composition.
-    :ivar workspaces: of those of workspaces.
     """
 
     paths: frozenset[Path] = frozenset()
-    workspaces: frozenset[Path] = frozenset()
+    _others: dict[Path, frozenset[Path]] = field(default_factory=dict[Path, frozenset[Path]])
+    _all: frozenset[Path] | None = None
+
+    def put(self, directory: Path, files: frozenset[Path]) -> None:
+        """Those of the composition of a directory; none where it has none any more."""
+        if self._others.get(directory, frozenset[Path]()) != files:
+            self._others.pop(directory, None)
+            if files:
+                self._others[directory] = files
+            self._all = None
+
+    @property
+    def workspaces(self) -> frozenset[Path]:
+        """Those of the compositions of directories."""
+        return frozenset[Path]().union(*self._others.values())
+
+    @property
+    def all(self) -> frozenset[Path]:
+        """The files of all compositions."""
+        if self._all is None:
+            self._all = self.paths.union(*self._others.values())
+        return self._all
 
 
 LOADED: Key[Loaded] = Key("loaded files")
@@ -39,6 +59,7 @@ class Base:
 
     :param composition: what they say together.
     :ivar planned: its rows.
+    :ivar extra: those of them that stand in no file of the composition.
     :ivar mounts: what is mounted, by path.
     :ivar environment: what ``${env:…}`` reads.
     """
@@ -48,6 +69,7 @@ class Base:
     environment: Mapping[str, str]
     planned: list[Planned] = field(default_factory=list["Planned"])
     mounts: dict[str, Mount] = field(default_factory=dict[str, Mount])
+    extra: list[Planned] = field(default_factory=list["Planned"])
 
 
 BASE: Key[Base] = Key("composition of the host")

@@ -215,8 +215,10 @@ class _Application:
         node = members.get(key)
         if node is None or isinstance(node.value, kind) or (key == "config" and node.value is None):
             return False
-        names = {str: "text", dict: "a mapping", bool: "true or false", list: "a list"}
-        self._problem(node.origin, f"{key} must be {names[kind]}, not {node.value!r}" if not node.items else f"{key} must be {names[kind]}")
+        names = {str: "text", dict: "a mapping", list: "a list", bool: "true or false"}
+        value: object = node.value
+        given = "nothing" if value is None else next((said for each, said in names.items() if isinstance(value, each)), "a number")
+        self._problem(node.origin, f"{key} must be {names[kind]}, not {given}")
         return True
 
     def _insert(self, rows: list[Row], row: Row, group: str) -> None:

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from hames.compose.mounting import Planned, complaint, leaks
 from hames.content.errors import ConfigError
 from hames.kernel import Context, Effect, Mount, State
-from hames.kernel.plan import closure
 
 
 def identity(planned: Planned, isolate: Mapping[Any, object]) -> str:
@@ -26,9 +25,28 @@ def identity(planned: Planned, isolate: Mapping[Any, object]) -> str:
     Modules of local plugins are named by the digest of their code. The result shows nothing of the configuration.
     """
     body = planned.plugin.body
-    config = planned.config.model_dump_json() if planned.config is not None else ""
-    isolated = sorted(f"{getattr(key, 'name', key)}={how}" for key, how in isolate.items())
-    return sha256("\0".join([body.__module__, body.__qualname__, config, *isolated]).encode("utf-8", "surrogatepass")).hexdigest()
+    use = planned.row.use.value.partition(":")[2] if planned.row.use is not None else ""
+    isolated = sorted(f"{getattr(key, 'name', key)}={how!r}" for key, how in isolate.items())
+    parts = [body.__module__, body.__qualname__, planned.plugin.name, use, plain(planned.config), *isolated]
+    return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def plain(value: Any) -> str:
+    """A value of a configuration as text: another one for every other value, the same for an equal one."""
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)
+    if hasattr(value, "get_secret_value"):
+        return f"secret {value.get_secret_value()!r}"
+    if hasattr(value, "model_dump"):
+        return f"{value.__class__.__qualname__}({', '.join(f'{key}={plain(item)}' for key, item in value)})"
+    if isinstance(value, Mapping):
+        items = cast(Mapping[Any, Any], value)
+        return "{" + ", ".join(sorted(f"{plain(key)}: {plain(item)}" for key, item in items.items())) + "}"
+    if isinstance(value, set | frozenset):
+        return "{" + ", ".join(sorted(map(plain, cast(Iterable[Any], value)))) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(plain, cast(Iterable[Any], value)))}]"
+    return repr(value)
 
 
 @dataclass(slots=True)
@@ -127,26 +145,21 @@ class Tree:
         same = {path for path, (old, _) in self.rows.items() if not all and path in desired and desired[path].identity == old.identity}
         same = {path for path in same if _unbroken(path, same, desired) and self.rows[path][1].state is State.ACTIVE}
         stopped = [path for path in self.rows if path not in same]
-        restarting = await self._stop(stopped)
-        starts = {mount: mount.starts for _, mount in self.rows.values()}
-        scope.veil({**dict.fromkeys(hides, True), **{mount: False for mount in self.hides if mount not in hides}})
-        again = [mount for mount, count in starts.items() if mount.state is not State.ACTIVE or mount.starts != count]
-        restarting = list(dict.fromkeys((*restarting, *again)))
-        self.hides = tuple(dict.fromkeys((*self.hides, *hides)))
-        started: dict[str, Mount] = {}
-        with host.hold():
+        started: list[str] = []
+        scope.staging = scope.held = True  # nothing starts between the two without what it is about to have
+        try:
+            scope.veil({mount: False for mount in hides if mount not in scope.veils})
+            await self._stop(stopped)
+            scope.veil({**dict.fromkeys(hides, True), **{mount: False for mount in self.hides if mount not in hides}})
+            self.hides = tuple(dict.fromkeys((*self.hides, *hides)))
             for path, place in desired.items():
-                if path in same:
-                    continue
-                parent = self.rows[place.parent][1] if place.parent else self.anchor.owner
-                planned = place.planned
-                mount = host.mount(
-                    planned.plugin, planned.config, id=planned.row.id, scope=scope, parent=parent, isolate=planned.isolate, rank=place.rank
-                )
-                started[path] = mount
-                self.rows[path] = (place, mount)
-            scope.veil(dict.fromkeys((*started.values(), *restarting), False))
-        while not (_settled(started.values()) and _settled(restarting)):
+                if path not in same:
+                    self.rows[path] = (place, self._mount(place))
+                    started.append(path)
+        finally:
+            scope.held = False
+            host.resume(scope)
+        while any(not mount.settled for _, mount in self.rows.values()):
             await host.changed()
         complaints = [said for path, (_, mount) in self.rows.items() if (said := complaint(path, mount))]
         complaints += leaks({path: mount for path, (_, mount) in self.rows.items()}, scope)
@@ -155,18 +168,30 @@ class Tree:
         self._settle_on(desired, hides)
         return Change(tuple(started), tuple(stopped), tuple(sorted(same)))
 
-    async def _stop(self, paths: Iterable[str]) -> list[Mount]:
-        """Stop rows and wait for it; the others that started anew with them, which are not seen for now."""
+    def _mount(self, place: Placed) -> Mount:
+        planned = place.planned
+        parent = self.rows[place.parent][1] if place.parent else self.anchor.owner
+        return self.anchor.host.mount(
+            planned.plugin,
+            planned.config,
+            id=planned.row.id,
+            scope=self.anchor.scope,
+            parent=parent,
+            isolate=planned.isolate,
+            rank=place.rank,
+        )
+
+    async def _stop(self, paths: Iterable[str]) -> None:
+        """Stop rows and wait for it; others that use something of theirs start anew with what there is then."""
         host = self.anchor.host
-        gone = [self.rows.pop(path)[1] for path in tuple(paths)]
-        ours = {mount for _, mount in self.rows.values()}
-        restarting = [mount for mount in closure(gone) if mount in ours]
-        self.anchor.scope.veil(dict.fromkeys(restarting, False))
+        paths = tuple(paths)
+        gone = [self.rows[path][1] for path in paths]
         host.stop(gone)
         while any(mount.state is not State.STOPPED for mount in gone):
             await host.changed()
+        for path in paths:
+            self.rows.pop(path, None)
         self.anchor.scope.veil(dict.fromkeys(gone, None))
-        return restarting
 
     def _settle_on(self, desired: Mapping[str, Placed], hides: tuple[Mount, ...]) -> None:
         self.rows = {path: (place, self.rows[path][1]) for path, place in desired.items()}
@@ -178,6 +203,7 @@ class Tree:
         for effect in self._frozen:
             effect.withdraw()
         self._frozen = []
+        scope.staging = False
         host.reorder({mount: place.rank for place, mount in self.rows.values()})
         shown = {mount: None for mount in scope.veils if mount not in self.hides}
         scope.veil(shown)
@@ -187,7 +213,3 @@ def _unbroken(path: str, same: set[str], desired: Mapping[str, Placed]) -> bool:
     """Whether all groups around a row are kept, too."""
     parent = desired[path].parent
     return not parent or (parent in same and _unbroken(parent, same, desired))
-
-
-def _settled(mounts: Iterable[Mount]) -> bool:
-    return all(mount.settled for mount in mounts)

@@ -117,7 +117,7 @@ class _Builder:
             return [self.build(item) for item in tree.value]
         if tree.tag.removeprefix("tag:yaml.org,2002:") not in TAGS:
             remedy = "remove it; nothing in a composition is evaluated"
-            raise ConfigError(f"{self._source}:{line}: the tag {tree.tag} means nothing here", remedy=remedy)
+            raise ConfigError(f"{self._source}:{line}: the tag of this value means nothing here", remedy=remedy)
         return tree.value if tree.style else scalar(tree.value)
 
     def _mapping(self, tree: Any, line: int) -> dict[str, Node]:

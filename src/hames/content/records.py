@@ -14,8 +14,10 @@ from hames.content.errors import StorageError
 from hames.content.jsontext import as_object, parse_object
 
 
-def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record, readable by its owner alone, durable when this returns.
+def write_record(path: Path, record: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Write a record, readable by its owner alone.
+
+    :param durable: whether it outlasts a crash of the machine when this returns.
 
     :raises StorageError: if it cannot be written; what was there is as it was.
     """
@@ -27,8 +29,11 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(path)
+        if not durable:
+            return
         directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(directory)

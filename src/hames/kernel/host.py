@@ -99,7 +99,8 @@ class Host(Planner):
         realms = parent.realms
         mount = Mount(self, parent, scope, plugin, config, id, realms)
         if isolate:
-            mount.realms = {**realms, **{key: mount if how is True else str(how) for key, how in isolate.items()}}
+            inside = {key: mount if how is True else how if isinstance(how, Mount) else str(how) for key, how in isolate.items()}
+            mount.realms = {**realms, **inside}
         mount.rank = parent.next_sequence() if rank is None else rank
         parent.children[id] = mount
         scope.mounts[mount] = None
@@ -150,9 +151,9 @@ class Host(Planner):
 
     def get(self, key: AnyKey[T], scope: Scope | None = None) -> T | None:
         """The value that ``scope`` sees under a key now. For callers that resolve at each use and own no mount."""
-        veils: dict[Mount, bool] = {}
-        for each in (scope or self.root_scope).chain():
-            veils = {**veils, **each.veils} if each.veils else veils
+        start = scope or self.root_scope
+        veils = start.hidden()
+        for each in start.chain():
             provision = each.provisions.get((key, None))
             if provision is None or provision.mount.state is not State.ACTIVE or provision.mount.sealed:
                 continue
@@ -165,17 +166,31 @@ class Host(Planner):
         for registry in self.registries:
             registry.forget_views()
         for each in scope.below():
-            each.drop_cache()
+            for event in each.cached_events:
+                self.forget_cached(event)
         if not services:
             return
         changed = {
             mount: None
             for each in scope.below()
             for mount in each.mounts
-            if mount.state in LIVE and not mount.sealed and any(self.lookup(mount, key) is not pin for key, pin in mount.pins.items())
+            if mount.state in LIVE and not mount.sealed and self._otherwise(mount)
         }
+        waiting = (mount for each in scope.below() for mount in each.mounts if mount.state in (State.WAITING, State.FAILED))
+        self._pending.update(dict.fromkeys(waiting))
         if changed:
             self.restart(changed)
+        else:
+            self.pump()
+
+    def resume(self, scope: Scope) -> None:
+        """Start what waits in a scope that is held no more."""
+        self._pending.update((mount, None) for mount in scope.mounts if mount.state in (State.WAITING, State.FAILED))
+        self.pump()
+
+    def _otherwise(self, mount: Mount) -> bool:
+        """Whether a mount would be given another service now."""
+        return any(self.lookup(mount, key) is not mount.pins.get(key) for key in (*mount.plugin.needs, *mount.plugin.wants))
 
     # ending
 

@@ -66,6 +66,7 @@ class Effect:
 class Mount:
     """One application of a plugin in a scope.
 
+    :ivar stands_as: the path that those below it are ordered by, where that is not its own.
     :ivar state: see :class:`State`.
     :ivar error: why it failed, or what went wrong last.
     """
@@ -105,6 +106,7 @@ class Mount:
         "replacement",
         "scope",
         "sealed",
+        "stands_as",
         "starts",
         "state",
         "tasks",
@@ -122,6 +124,7 @@ class Mount:
         self.id = id
         self.realms = realms
         self.rank = 0
+        self.stands_as: tuple[int, ...] | None = None
         self.state = State.WAITING
         self.error: BaseException | None = None
         self.failures: list[tuple[str, BaseException]] = []
@@ -164,6 +167,8 @@ class Mount:
     @property
     def path(self) -> tuple[int, ...]:
         """The ranks from the top down: what views are ordered by."""
+        if self.stands_as is not None:
+            return self.stands_as
         return (self.rank,) if self.parent is None else (*self.parent.path, self.rank)
 
     @property

@@ -72,9 +72,8 @@ class Planner:
     def lookup(self, mount: Mount, key: Any) -> Provision | None:
         """The nearest provision that ``mount`` may see now."""
         realm = mount.realms.get(key)
-        veils: dict[Mount, bool] = {}
+        veils = mount.scope.hidden()
         for scope in mount.scope.chain():
-            veils = {**veils, **scope.veils} if scope.veils else veils
             provision = scope.provisions.get((key, realm))
             if provision is not None and self._sees(mount, provision) and not (veils and veiled(provision.mount, veils, services=True)):
                 return provision
@@ -122,7 +121,7 @@ class Planner:
 
     def can_start(self, mount: Mount) -> bool:
         parent = mount.parent
-        if mount.removed or mount.scope.closed or parent is None or parent.sealed or parent.state not in LIVE:
+        if mount.removed or mount.scope.closed or mount.scope.held or parent is None or parent.sealed or parent.state not in LIVE:
             return False
         return not mount.after and self.resolve(mount) is not None
 
@@ -193,6 +192,8 @@ class Planner:
         pins = self.resolve(mount)
         assert pins is not None
         mount.pins = pins
+        if mount.scope.staging:
+            mount.scope.veils.setdefault(mount, False)
         for provision in pins.values():
             provision.users[mount] = None
         self.moving[mount] = None

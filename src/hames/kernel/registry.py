@@ -6,7 +6,7 @@ on the way hide names. Views are ordered by (declared order, path of the row, se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -110,10 +110,12 @@ class Registry(Generic[T]):
     """Named entries in layers.
 
     :param kind: what messages call an entry, for example ``tool``.
+    :param denies: entries only deny: nothing of what is inherited is ever kept hidden while a scope changes.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, denies: bool = False) -> None:
         self.kind = kind
+        self._denies = denies
         self._layers: dict[Scope, Layer[T]] = {}
         self._views: dict[Scope, dict[str, Entry[T]]] = {}
         self._watchers: dict[int, Watcher[T]] = {}
@@ -174,7 +176,7 @@ class Registry(Generic[T]):
 
     def mask(self, ctx: Context, mask: Mask) -> None:
         """Narrow what the scope of ``ctx`` inherits, for itself and all below it. Its own entries stay visible."""
-        self._check(ctx.scope, mask)
+        self._check(ctx.scope, mask, own=False)
         self._put(ctx, f"mask of {self.kind}s", "masks", mask)
 
     def seal(self, ctx: Context, mask: Mask) -> None:
@@ -199,10 +201,13 @@ class Registry(Generic[T]):
         """For each visible name the row that owns it."""
         return {name: entry.mount.label for name, entry in self._view(scope).items()}
 
-    def known(self, scope: Scope, pattern: str) -> bool:
-        """Whether a name or pattern speaks of something registered or declared in ``scope`` or above it, hidden or not."""
+    def known(self, scope: Scope, pattern: str, *, own: bool = True) -> bool:
+        """Whether a name or pattern speaks of something registered or declared in ``scope`` or above it, hidden or not.
+
+        :param own: whether entries of the scope itself count, beside its declarations.
+        """
         for layer in self._chain(scope):
-            if any(matches(name, (pattern,)) for name in layer.entries):
+            if (own or layer is not self._layers.get(scope)) and any(matches(name, (pattern,)) for name in layer.entries):
                 return True
             if any(matches(pattern, (declared,)) or matches(declared, (pattern,)) for declared in layer.declared):
                 return True
@@ -210,12 +215,14 @@ class Registry(Generic[T]):
 
     def freeze(self, ctx: Context) -> list[Effect]:
         """Keep what the scope of ``ctx`` hides of what it inherits as it is now, until the returned effects are withdrawn: what its
-        masks hide, and what its own entries stand before."""
+        masks and seals hide, and what its own entries stand before."""
         layer = self._layers.get(ctx.scope)
-        if layer is None or not (layer.entries or layer.masks):
+        if layer is None or self._denies or not (layer.entries or layer.masks or layer.seals):
             return []
         masks = [*layer.masks, *([Mask(deny=frozenset(layer.entries))] if layer.entries else [])]
-        return [self._put(ctx, f"keeps {self.kind}s hidden", "masks", copy(mask)) for mask in masks]
+        seals = list(layer.seals)
+        kept = [self._put(ctx, f"keeps {self.kind}s hidden", "masks", copy(mask)) for mask in masks]
+        return kept + [self._put(ctx, f"keeps {self.kind}s hidden", "seals", copy(seal)) for seal in seals]
 
     def forget_views(self) -> None:
         """Rows have moved, or something is hidden: look again."""
@@ -226,8 +233,11 @@ class Registry(Generic[T]):
         """How many entries, declarations and masks are held, over all scopes."""
         return sum(len(x.entries) + len(x.declared) + len(x.masks) + len(x.seals) for x in self._layers.values())
 
-    def _check(self, scope: Scope, mask: Mask) -> None:
-        unknown = sorted(name for name in mask.names if not self.known(scope, name))
+    def _check(self, scope: Scope, mask: Mask, *, own: bool = True) -> None:
+        """
+        :param own: whether entries of the scope itself may be spoken of; which of them are there yet depends on who started first.
+        """
+        unknown = sorted(name for name in mask.names if not self.known(scope, name, own=own))
         if unknown:
             raise ConfigError(
                 f"unknown {self.kind} in a mask: {', '.join(unknown)}",
@@ -271,18 +281,26 @@ class Registry(Generic[T]):
         if found is not None:
             return found
         layer = self._layers.get(scope)
-        inherited = self._view(scope.parent) if scope.parent is not None else {}
         if layer is None and not scope.veils:
-            return inherited  # never cached here: a scope that holds nothing leaves nothing behind
+            return self._view(scope.parent) if scope.parent is not None else {}  # never cached: what holds nothing leaves nothing behind
+        veils = scope.hidden()
+        seen = self._built(scope, veils) if scope.veils else self._narrowed(scope, self._view(scope.parent) if scope.parent else {}, veils)
+        ordered = dict(sorted(seen.items(), key=lambda item: (item[1].rank, item[0])))
+        if layer is not None:
+            self._views[scope] = ordered
+        return ordered
+
+    def _built(self, scope: Scope, veils: Mapping[Mount, bool]) -> dict[str, Entry[T]]:
+        """The view of a scope without what is hidden: what stood behind that is seen."""
+        return self._narrowed(scope, self._built(scope.parent, veils) if scope.parent is not None else {}, veils)
+
+    def _narrowed(self, scope: Scope, inherited: dict[str, Entry[T]], veils: Mapping[Mount, bool]) -> dict[str, Entry[T]]:
+        """What a scope sees of what it inherits, with its own."""
+        layer = self._layers.get(scope)
         if layer is None:
-            return {name: entry for name, entry in inherited.items() if not veiled(entry.mount, scope.veils)}
+            return inherited
         seen = {name: entry for name, entry in inherited.items() if all(mask.permits(name) for mask in layer.masks)}
-        seen.update(layer.entries)
-        if scope.veils:
-            seen = {name: entry for name, entry in seen.items() if not veiled(entry.mount, scope.veils)}
-        if layer.seals:
-            seen = {
-                name: e for name, e in seen.items() if (e.granted and e.scope is scope) or all(mask.permits(name) for mask in layer.seals)
-            }
-        found = self._views[scope] = dict(sorted(seen.items(), key=lambda item: (item[1].rank, item[0])))
-        return found
+        seen.update((name, entry) for name, entry in layer.entries.items() if not veils or not veiled(entry.mount, veils))
+        if not layer.seals:
+            return seen
+        return {name: e for name, e in seen.items() if (e.granted and e.scope is scope) or all(mask.permits(name) for mask in layer.seals)}

@@ -61,10 +61,26 @@ class Scope:
     """A place in the chain host → workspace → preset → agent.
 
     :param key: what the scope is for, for people and for look-ups by identity.
+    :ivar held: whether nothing here starts for now.
+    :ivar staging: whether mounts that start here are not seen at first.
     :ivar veils: mounts whose registrations are not seen from here and below, with whether their services are not seen either.
     """
 
-    __slots__ = ("_cached", "_listeners", "borrowed", "children", "closed", "host", "key", "mounts", "parent", "provisions", "veils")
+    __slots__ = (
+        "_cached",
+        "_listeners",
+        "borrowed",
+        "children",
+        "closed",
+        "held",
+        "host",
+        "key",
+        "mounts",
+        "parent",
+        "provisions",
+        "staging",
+        "veils",
+    )
 
     def __init__(self, host: Host, parent: Scope | None, key: object) -> None:
         self.host = host
@@ -76,6 +92,8 @@ class Scope:
         self.borrowed: dict[Effect, None] = {}
         self.provisions: dict[tuple[Any, object], Provision] = {}
         self.veils: dict[Mount, bool] = {}
+        self.staging = False
+        self.held = False
         self._listeners: dict[type[Any], list[Listener]] = {}
         self._cached: dict[type[Any], tuple[Handler, ...]] = {}
         if parent is not None:
@@ -85,6 +103,14 @@ class Scope:
 
     def __repr__(self) -> str:
         return f"<Scope {self.key!r}>"
+
+    def hidden(self) -> dict[Mount, bool]:
+        """What this scope and its ancestors hide; with whether services are hidden, too."""
+        found: dict[Mount, bool] = {}
+        for scope in self.chain():
+            for mount, services in scope.veils.items():
+                found[mount] = services or found.get(mount, False)
+        return found
 
     def chain(self) -> Iterator[Scope]:
         """This scope, then its ancestors."""
@@ -105,11 +131,10 @@ class Scope:
         if found is None:
             if self.parent is not None and event not in self._listeners and not self.veils:
                 return self.parent.handlers(event)
-            entries: list[Listener] = []
-            veils: dict[Mount, bool] = {}
-            for scope in self.chain():
-                veils = {**veils, **scope.veils} if scope.veils else veils
-                entries += [entry for entry in scope._listeners.get(event, ()) if not veils or not veiled(entry.mount, veils)]
+            veils = self.hidden()
+            entries = [entry for scope in self.chain() for entry in scope._listeners.get(event, ())]
+            if veils:
+                entries = [entry for entry in entries if not veiled(entry.mount, veils)]
             entries.sort(key=lambda entry: entry.rank)
             found = self._cached[event] = tuple(entry.handler for entry in entries)
             self.host.cached_in(event, self)

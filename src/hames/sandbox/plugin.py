@@ -46,7 +46,7 @@ def sandbox(ctx: Context, config: SandboxConfig) -> None:
 
     def rules() -> Rules:
         private = () if root is None else (root,)
-        return Rules((*hidden, *private), writable, (*loaded.paths, *loaded.workspaces) if loaded is not None else (), names, readable)
+        return Rules((*hidden, *private), writable, tuple(loaded.all) if loaded is not None else (), names, readable)
 
     own = (root or canonical(["~"])[0]) / "sandbox"
     tidy(own)

@@ -17,7 +17,7 @@ from typing import Any
 from hames.content.errors import StorageError
 from hames.content.jsontext import parse_object
 from hames.content.messages import Text, ToolCall, ToolResult, clean
-from hames.kernel import Around, Context
+from hames.kernel import Around, Context, Host, Scope
 from hames.policy import POLICY, Decision, Policy, ToolRequest
 from hames.sandbox import Confinement, Refused
 from hames.tools.approvals import Approvals
@@ -105,6 +105,8 @@ async def allowed(
     """Policy and guards; None where the call may run. What it may reach stands in the invocation then."""
     request = prepared.request
     policy = ctx.host.get(POLICY, invocation.scope)
+    if unjudged(ctx.host, invocation.scope):
+        return failed(call, "DENIED", "the policy of this workspace is not there, so nothing runs; see 'hames workspace status'")
     if policy is not None:
         decision = judged(ctx, policy, request)
         if decision.verdict != "deny":
@@ -136,6 +138,12 @@ async def allowed(
         if reason is not None:
             return failed(call, "DENIED", reason)
     return None
+
+
+def unjudged(host: Host, scope: Scope) -> bool:
+    """Whether a scope hides the policy of the host and has none of its own: while that is being replaced, or has failed. Nothing runs
+    then, since what it forbade must not be free."""
+    return host.get(POLICY, scope) is None and host.get(POLICY) is not None
 
 
 def judged(ctx: Context, policy: Policy, request: ToolRequest) -> Decision:

@@ -35,7 +35,7 @@ class Tools:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.registry: Registry[Tool] = Registry("tool")
-        self.guards: Registry[Guard] = Registry("guard")
+        self.guards: Registry[Guard] = Registry("guard", denies=True)
         self.approvals = Approvals(ctx)
         self._specs: dict[int, tuple[dict[str, Tool], tuple[ToolSpec, ...]]] = {}
 

@@ -69,6 +69,14 @@ class Trust:
         standing = "granted" if record.get("digest") == digest(lines) == digest(list(before)) else "changed"
         return Status(standing, directory, tuple(lines), before)
 
+    def inclined(self, directory: Path) -> bool:
+        """Whether somebody trusts a directory, whatever it would execute now; for saying what is wrong with it, never for executing."""
+        directory = canonical(directory)
+        if self.default != "ask":
+            return self.default == "always"
+        record = read_record(self._file(directory))
+        return record is not None and record.get("path") == str(directory) and record.get("granted") is True
+
     def decide(self, status: Status, granted: bool) -> None:
         """Keep a decision about what was looked at, and nothing that came after.
 

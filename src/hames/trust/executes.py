@@ -107,6 +107,7 @@ class Reading:
         self._directory = directory
         self._uses = dict(uses)
         self._seen: set[Path] = set()
+        self._looked: dict[Path, list[str]] = {}
 
     def composition(self, path: Path) -> Iterator[str]:
         path = Path(os.path.normpath(path))
@@ -181,8 +182,15 @@ class Reading:
             yield f"{where} reads {', '.join(names)}"
 
     def _code(self, path: Path, id: str) -> Iterator[str]:
+        """The lines of local code; each file is looked at once, however many rows use it."""
+        if path not in self._looked:
+            self._looked[path] = list(self._files(path))
+        for line in self._looked[path]:
+            yield f"{id} code {line}"
+
+    def _files(self, path: Path) -> Iterator[str]:
         if read(path, self._directory) is None:
-            yield f"{id} code {self._name(path)} is not there"
+            yield f"{self._name(path)} is not there"
             return
         try:
             files = code_files(path)
@@ -190,7 +198,7 @@ class Reading:
             raise ConfigError(f"{self._name(path)}: {visible(str(error))}", remedy="mend the code") from None
         for file in files:
             data = read(file, self._directory)
-            yield f"{id} code {self._name(file)} {'is not there' if data is None else sha256(data).hexdigest()[:20]}"
+            yield f"{self._name(file)} {'is not there' if data is None else sha256(data).hexdigest()[:20]}"
 
 
 def mcp_servers(directory: Path) -> Iterator[str]:

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol
+from contextlib import suppress
+from typing import Protocol
 
+from hames.workspaces.info import Status
 from hames.workspaces.watch import Watcher
-
-Status = Literal["starting", "idle", "scheduled", "reloading", "failed", "stopped"]
 
 
 class Timer(Protocol):
@@ -35,6 +35,7 @@ class ReloadController:
     :param debounce: seconds without a change before a pass.
     :param later: calls something after some seconds; the event loop's own by default.
     :param report: told what went wrong; what it raises itself goes nowhere.
+    :param ended: told when passes have ended and the status says how.
     :ivar successful: passes that went well.
     """
 
@@ -46,16 +47,18 @@ class ReloadController:
         debounce: float,
         later: Callable[[float, Callable[[], None]], Timer] | None = None,
         report: Callable[[Exception], None] = lambda error: None,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._watcher = watcher
         self._reload = reload
         self._debounce = debounce
         self._later = later or asyncio.get_running_loop().call_later
         self._report = report
+        self._ended = ended
         self._timer: Timer | None = None
         self._running: asyncio.Task[None] | None = None
         self._dirty = False
-        self._stopped: asyncio.Future[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self.status: Status = "starting"
         self.watching = False
         self.successful = 0
@@ -68,8 +71,9 @@ class ReloadController:
         try:
             self._watcher.start(self._changed)
         except BaseException:
-            self._watcher.close()
             self.status = "stopped"
+            with suppress(Exception):
+                self._watcher.close()
             raise
         self.watching = True
 
@@ -114,18 +118,26 @@ class ReloadController:
             try:
                 await self._reload()
                 self.successful += 1
+            except asyncio.CancelledError as error:
+                failed = True
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    self.status = "failed"
+                    raise
+                self._tell(RuntimeError(f"a pass was cancelled from inside: {error}"))
             except Exception as error:  # recorded: reported, and the status says so
                 failed = True
-                try:
-                    self._report(error)
-                except Exception:  # recorded: whoever is told of a failure makes none
-                    pass
+                self._tell(error)
             if self.status == "stopped":
                 return
             if not self._dirty:
                 self.status = "failed" if failed else "idle"
                 self._running = None
+                self._ended()
                 return
+
+    def _tell(self, error: Exception) -> None:
+        with suppress(Exception):  # whoever is told of a failure makes none
+            self._report(error)
 
     async def settled(self) -> Status:
         """Wait until no pass is under way."""
@@ -135,8 +147,7 @@ class ReloadController:
 
     async def stop(self) -> None:
         """Watch no more, wait for the pass that is being made, and make no other. Every call waits for the same end."""
-        if self._stopped is None:
-            self._stopped = asyncio.get_running_loop().create_future()
+        if self._stopping is None:
             self.status = "stopped"
             self._dirty = False
             if self._timer is not None:
@@ -145,9 +156,11 @@ class ReloadController:
             try:
                 self._watcher.close()
             except Exception as error:  # recorded: the end goes on
-                self._report(error)
-            if self._running is not None:
-                await asyncio.wait((self._running,))
-            self.watching = False
-            self._stopped.set_result(None)
-        await asyncio.shield(self._stopped)
+                self._tell(error)
+            self._stopping = asyncio.get_running_loop().create_task(self._wait_for_end(), name="workspace reload stops")
+        await asyncio.shield(self._stopping)
+
+    async def _wait_for_end(self) -> None:
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+        self.watching = False

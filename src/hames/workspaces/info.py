@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from hames.workspaces.controller import Status
+Status = Literal["starting", "idle", "scheduled", "reloading", "failed", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,7 +13,6 @@ from typing import Any
 from hames.content.errors import StorageError
 from hames.content.jsontext import as_object
 from hames.content.records import read_record, write_record
-from hames.supervise.processes import look
 from hames.workspaces.info import WorkspaceInfo
 
 
@@ -26,9 +24,12 @@ class Live:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        from hames.supervise.processes import look
+
         seen = look(os.getpid())
         self._own = f"{os.getpid()}-{seen.started if seen is not None else 0}"
         self._answered: dict[str, str] = {}
+        self._taken: dict[str, str] = {}
 
     @property
     def requests(self) -> Path:
@@ -41,21 +42,38 @@ class Live:
         """Say how a workspace of this process is. That others cannot see it harms nothing here."""
         with suppress(StorageError):
             record = {**asdict(info), "process": self._own, "answered": self._answered.get(info.directory, "")}
-            write_record(self._file(info.directory), record)
+            write_record(self._file(info.directory), record, durable=False)
 
     def forget(self, directory: str) -> None:
         with suppress(OSError):
             self._file(directory).unlink(missing_ok=True)
 
     def requested(self, directory: str) -> Mapping[str, Any] | None:
-        """A request about a workspace that has not been answered yet; it counts as answered from now on."""
+        """A request about a workspace that has not been answered yet; it is given out once."""
         record = read_record(self.requests / f"{name(directory)}.json")
         if record is None or record.get("directory") != directory or not isinstance(record.get("id"), str):
             return None
-        if self._answered.get(directory) == record["id"]:
+        if self._taken.get(directory) == record["id"]:
             return None
-        self._answered[directory] = record["id"]
+        self._taken[directory] = record["id"]
         return record
+
+    def answer(self, directory: str) -> None:
+        """What was asked for has been done; the next :meth:`tell` says so."""
+        self._answered[directory] = self._taken.get(directory, "")
+
+    def prepare(self) -> bool:
+        """Make the directory of requests; whether it is there."""
+        try:
+            self.requests.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError:
+            return False
+        return True
+
+    def withdraw(self, directory: str) -> None:
+        """Take a request back."""
+        with suppress(OSError):
+            (self.requests / f"{name(directory)}.json").unlink(missing_ok=True)
 
     def seen(self, directory: str) -> None:
         """What was asked for before this process worked there is not for it."""
@@ -66,12 +84,16 @@ class Live:
 
         :raises StorageError: if it cannot be written.
         """
+        import secrets
+
         token = secrets.token_hex(8)
         write_record(self.requests / f"{name(directory)}.json", {"directory": directory, "id": token, "all": all})
         return token
 
     def all(self) -> list[dict[str, Any]]:
         """What living processes say. Files of dead ones are removed."""
+        from hames.supervise.processes import look
+
         found: list[dict[str, Any]] = []
         for path in sorted(self._root.glob("*.json")):
             record = read_record(path)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import logging
 import os
 import struct
 import sys
 from collections.abc import Callable
+
+log = logging.getLogger("hames.workspaces")
 
 MASK = (
     0x00000002  # IN_MODIFY
@@ -102,7 +105,10 @@ class Notifier:
             if mask & IGNORED:
                 self._heard.pop(number, None)
             for heard in tuple(listeners.values()):
-                heard("" if mask & (IGNORED | MOVED) else name)
+                try:
+                    heard("" if mask & (IGNORED | MOVED) else name)
+                except Exception:  # recorded: one who is told keeps no other from it
+                    log.exception("a change of %r was not heard", name)
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hames.agents import AGENTS, Agent, AgentCreate
 from hames.compose import BASE, LOADED
@@ -28,9 +28,16 @@ class WorkspacesConfig(BaseModel):
     watch: bool = True
     """Whether a workspace is read again when its files change."""
     debounce_ms: int = Field(default=150, ge=0, le=LONGEST_DEBOUNCE)
-    """Milliseconds without a change before that."""
+    """Milliseconds without a change before that: a whole number from 0 to 2147483647."""
     on_failure: Literal["empty", "keep"] = "empty"
     """What a reading leaves that fails: nothing of the workspace's own, or what there was."""
+
+    @field_validator("debounce_ms", mode="before")
+    @classmethod
+    def check_whole(cls, value: object) -> object:
+        if isinstance(value, bool | float):
+            raise ValueError("debounce_ms is a whole number")
+        return value
 
 
 @plugin(config=WorkspacesConfig, needs=(AGENTS, TRUST, BASE, STATE), wants=(LOADED,), stop_limit=60, name="workspaces")

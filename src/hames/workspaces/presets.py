@@ -20,8 +20,10 @@ from hames.compose.tree import Tree, placed
 from hames.content.errors import NotFoundError
 from hames.kernel import Context, Scope
 
+LONGEST = 64  # characters of a name
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Generation:
     """A preset as it was at one moment.
 
@@ -30,6 +32,7 @@ class Generation:
 
     digest: str
     scope: Scope
+    tree: Tree
     joined: int = 0
     superseded: bool = False
 
@@ -46,6 +49,7 @@ class Presets:
         self._directory = directory
         self._places = places
         self._current: dict[str, Generation] = {}
+        self._live: dict[Generation, tuple[str, ...]] = {}  # with the paths of the rows that each hides
         self._turn = asyncio.Lock()
         self._count = 0
 
@@ -55,7 +59,7 @@ class Presets:
         :raises NotFoundError: if there is none of that name.
         """
         places = self._places()
-        if ID.fullmatch(name):
+        if ID.fullmatch(name) and len(name) <= LONGEST:
             for place in places:
                 if (path := place / f"{name}.yaml").is_file():
                     return path
@@ -70,7 +74,7 @@ class Presets:
         """
         async with self._turn:
             composition = compose([*base.layers, Layer(self.find(name), f"preset {name}")])
-            planned = plan(composition, Interpolation(base.environment, self._directory))
+            planned = [*plan(composition, Interpolation(base.environment, self._directory)), *base.extra]
             rows = placed(planned)
             digest = sha256("\n".join(f"{path} {row.identity} {row.rank}" for path, row in rows.items()).encode()).hexdigest()
             current = self._current.get(name)
@@ -89,11 +93,21 @@ class Presets:
         try:
             anchor = self._ctx.host.mount(group, id=f"{self._directory} {name} {self._count}", scope=scope, parent=self._ctx.owner)
             desired, hides = difference(base, planned, self._ctx.owner)
-            await Tree(Context(self._ctx.host, anchor, scope)).reconcile(desired, hides)
+            anchor.stands_as = self._ctx.host.root.path
+            tree = Tree(Context(self._ctx.host, anchor, scope))
+            await tree.reconcile(desired, hides)
         except BaseException:
             await scope.close()
             raise
-        return Generation(digest, scope)
+        made = Generation(digest, scope, tree)
+        paths = {mount: path for path, mount in base.mounts.items()}
+        self._live[made] = tuple(paths[mount] for mount in hides if mount in paths)
+        return made
+
+    def follow(self, base: Base) -> None:
+        """The workspace has other mounts now: what generations hide of it stays hidden."""
+        for generation, hidden in self._live.items():
+            generation.scope.veil({base.mounts[path]: True for path in hidden if path in base.mounts})
 
     async def leave(self, generation: Generation) -> None:
         """An agent has gone."""
@@ -102,6 +116,7 @@ class Presets:
 
     async def _reclaim(self, generation: Generation) -> None:
         if generation.superseded and generation.joined == 0:
+            self._live.pop(generation, None)
             await generation.scope.close()
 
     @property

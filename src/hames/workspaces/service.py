@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hames.compose import Base, Loaded
 from hames.content.errors import HamesError, NotFoundError
@@ -17,11 +18,11 @@ from hames.trust import Trust
 from hames.workspaces.events import WorkspaceReloaded
 from hames.workspaces.info import ReloadInfo, WorkspaceInfo
 from hames.workspaces.live import Live
-from hames.workspaces.presets import Generation
 from hames.workspaces.workspace import Settings, Workspace
 
 if TYPE_CHECKING:
     from hames.workspaces.notify import Notifier
+    from hames.workspaces.presets import Generation
 
 log = logging.getLogger("hames.workspaces")
 
@@ -75,6 +76,8 @@ class Workspaces:
         self._settings = settings
         self._loaded = loaded
         self._live = live
+        self._waiting: dict[Path, int] = {}
+        self._requests: Callable[[], None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._notifier: Notifier | None = None
         self._opening: dict[Path, asyncio.Task[Workspace]] = {}
@@ -102,12 +105,44 @@ class Workspaces:
                 opening = self._opening.get(path)
                 if opening is None:
                     opening = self._opening[path] = asyncio.create_task(self._make(path), name=f"workspace {path}")
-                    opening.add_done_callback(lambda task, path=path: self._opening.pop(path, None) and None)
-                workspace = await asyncio.shield(opening)
+                    opening.add_done_callback(partial(self._opened, path))
+                self._waiting[path] = self._waiting.get(path, 0) + 1
+                try:
+                    workspace = await asyncio.shield(opening)
+                except BaseException:
+                    self._waits_no_more(path)
+                    self._unwanted(path)
+                    raise
+                self._waits_no_more(path)
                 if self._open.get(path) is not workspace:
                     continue
             workspace.leases += 1
+            self._changed(workspace)
             return Lease(workspace, partial(self._release, path, workspace))
+
+    def _waits_no_more(self, path: Path) -> None:
+        self._waiting[path] -= 1
+        if not self._waiting[path]:
+            del self._waiting[path]
+
+    def _opened(self, path: Path, task: asyncio.Task[Workspace]) -> None:
+        self._opening.pop(path, None)
+        if task.cancelled() or task.exception() is not None:
+            if not self._open and not self._opening:
+                self._spawn(self._rest())
+        else:
+            asyncio.get_running_loop().call_soon(self._unwanted, path)
+
+    def _unwanted(self, path: Path) -> None:
+        """Close what was opened for somebody who does not wait for it any more."""
+        workspace = self._open.get(path)
+        if workspace is not None and workspace.leases == 0 and path not in self._waiting:
+            self._begin_closing(path, workspace)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _make(self, path: Path) -> Workspace:
         workspace = Workspace(self._ctx, path, self._base, self._trust, self._settings, self.notifier, self._reloaded)
@@ -120,24 +155,39 @@ class Workspaces:
         self._live.seen(str(path))
         if self._looking is None:
             self._looking = asyncio.create_task(self._look(), name="workspaces: slow look")
-        self._changed()
+        self._changed(workspace)
         return workspace
 
     async def _release(self, path: Path, workspace: Workspace) -> None:
         workspace.leases -= 1
+        self._changed(workspace)
         if workspace.leases == 0 and self._open.get(path) is workspace:
-            del self._open[path]
-            closing = self._closing[path] = asyncio.create_task(workspace.close(), name=f"closing workspace {path}")
-            closing.add_done_callback(lambda _: self._closing.pop(path, None) and None)
+            closing = self._begin_closing(path, workspace)
             await asyncio.wait((closing,))
-            self._live.forget(str(path))
-            self._changed()
+            closing.result()
+
+    def _begin_closing(self, path: Path, workspace: Workspace) -> asyncio.Task[None]:
+        del self._open[path]
+        closing = self._closing[path] = asyncio.create_task(self._close(workspace), name=f"closing workspace {path}")
+        closing.add_done_callback(lambda _: self._closing.pop(path, None) and None)
+        return closing
+
+    async def _close(self, workspace: Workspace) -> None:
+        try:
+            await workspace.close()
+        finally:
+            self._live.forget(str(workspace.directory))
+            self._changed(workspace)
             if not self._open and not self._opening:
                 await self._rest()
-            closing.result()
 
     async def _rest(self) -> None:
         """Nobody works anywhere: watch nothing."""
+        if self._open or self._opening:
+            return
+        if self._requests is not None:
+            self._requests()
+            self._requests = None
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
@@ -157,6 +207,16 @@ class Workspaces:
                 log.warning("changes of workspaces are seen by the slow look alone: %s", error.strerror)
         return self._notifier
 
+    def _hear_requests(self) -> None:
+        """Hear at once of what other processes ask for; without it the slow look sees it."""
+        if self._notifier is not None and self._requests is None and self._live.prepare():
+            with suppress(OSError):
+                self._requests = self._notifier.add(str(self._live.requests), lambda name: self._answer_all())
+
+    def _answer_all(self) -> None:
+        for workspace in tuple(self._open.values()):
+            self._answer(workspace)
+
     async def _look(self) -> None:
         """The slow look at everything: what no notice tells."""
         while True:
@@ -170,25 +230,29 @@ class Workspaces:
         """Do what another process has asked for."""
         request = self._live.requested(str(workspace.directory))
         if request is not None:
-            task = asyncio.create_task(workspace.again(all=request.get("all") is True), name="workspace reload asked for")
-            self._tasks.add(task)
-            task.add_done_callback(lambda task: self._answered(task, workspace))
+            self._spawn(self._reload(workspace, all=request.get("all") is True))
 
-    def _answered(self, task: asyncio.Task[None], workspace: Workspace) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+    async def _reload(self, workspace: Workspace, *, all: bool) -> None:
+        try:
+            await workspace.again(all=all)
+        except HamesError as error:
             self._ctx.host.contain(f"workspace {workspace.directory}", error)
-        self._live.tell(self._info(workspace))
+        self._live.answer(str(workspace.directory))
+        self._changed(workspace)
 
-    def _reloaded(self, notice: WorkspaceReloaded) -> None:
-        self._changed()
-        self._ctx.emit(notice)
+    def _reloaded(self, workspace: Workspace, notice: WorkspaceReloaded | None) -> None:
+        self._changed(workspace)
+        if notice is not None:
+            self._ctx.emit(notice, at=workspace.scope)
 
-    def _changed(self) -> None:
-        """Tell the sandbox which files compositions are made of, and other processes how the workspaces are."""
+    def _changed(self, workspace: Workspace) -> None:
+        """Tell the sandbox which files a composition is made of, and other processes how the workspace is."""
+        is_open = self._open.get(workspace.directory) is workspace
+        if is_open:
+            self._hear_requests()
         if self._loaded is not None:
-            self._loaded.workspaces = frozenset(file for workspace in self._open.values() for file in workspace.files)
-        for workspace in self._open.values():
+            self._loaded.put(workspace.directory, workspace.files if is_open else frozenset())
+        if is_open:
             self._live.tell(self._info(workspace))
 
     def get(self, directory: str | Path) -> WorkspaceInfo | None:
@@ -205,7 +269,7 @@ class Workspaces:
         controller = each.controller
         watching = ReloadInfo(controller.watching, controller.status, controller.successful) if controller is not None else None
         return WorkspaceInfo(
-            str(each.directory), each.leases, each.trusted, each.configured, bool(each.tree.rows), watching, each.reason, each.message
+            str(each.directory), each.leases, each.trusted, each.configured, each.mounted, watching, each.reason, each.message
         )
 
     async def reload(self, directory: str | Path, *, all: bool = False) -> WorkspaceInfo:
@@ -225,13 +289,11 @@ class Workspaces:
         self._ended = True
         for opening in tuple(self._opening.values()):
             await asyncio.wait((opening,))
-        left, self._open = list(self._open.values()), {}
-        closed = await asyncio.gather(*(each.close() for each in left), *self._closing.values(), return_exceptions=True)
-        for each in left:
-            self._live.forget(str(each.directory))
+        for path, workspace in tuple(self._open.items()):
+            self._begin_closing(path, workspace)
+        closed = await asyncio.gather(*self._closing.values(), return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._rest()
-        self._changed()
         for error in closed:
             if isinstance(error, Exception):
                 self._ctx.host.contain("closing a workspace", error)

@@ -70,12 +70,14 @@ class Watch:
 
     def _arm(self, *, strict: bool = False) -> None:
         """Watch every directory that has one of the files, and those above it in the workspace: they may be made or replaced."""
+        if self._changed is None:  # it is closed
+            return
         names: dict[str, set[str]] = {self._anchor: set()}
         for path in self._files:
             directory, name = os.path.split(path)
             while True:
                 names.setdefault(directory, set()).add(name)
-                if not directory.startswith(self._anchor + os.sep):
+                if not directory.startswith(self._anchor.rstrip(os.sep) + os.sep) or directory == self._anchor:
                     break
                 directory, name = os.path.split(directory)
         self._names = names
@@ -93,6 +95,8 @@ class Watch:
                         raise
 
     def _heard(self, directory: str, name: str) -> None:
+        if self._changed is None:
+            return
         if name and name not in self._names.get(directory, ()):
             return
         place = f"{directory}{os.sep}{name}" if name else directory
@@ -108,6 +112,8 @@ class Watch:
 
         :param told: whether there was a notice: a file that was written with what it had is a change then, too.
         """
+        if self._changed is None:
+            return
         found = {path: signature(path) for path in self._files}
         if found == self._seen and not told:
             return

@@ -25,7 +25,7 @@ from hames.agents import (
 from hames.content.finish import ReasoningDelta, TextDelta
 from hames.content.messages import ToolCall, ToolResult
 from hames.content.visible import visible
-from hames.faces.cli.common import reloaded
+from hames.faces.cli.common import hear_reloads, reloaded
 from hames.kernel import Host
 from hames.sessions import Session
 from hames.workspaces.events import WorkspaceReloaded
@@ -76,7 +76,7 @@ class View:
         on(Answered, self._answered)
         on(ToolStarted, self._started)
         on(ToolProgress, self._progress)
-        on(WorkspaceReloaded, self._reloaded)
+        hear_reloads(host, agent, self._reloaded)
         on(ToolEnded, self._ended)
         on(Retrying, self._retrying)
         on(ModelChanged, self._model_changed)

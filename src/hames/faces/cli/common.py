@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from hames.agents import Agent
 from hames.compose import Layer, check_state, layers, running
 from hames.compose import state_directory as state_place
 from hames.content.errors import ConfigError, NotFoundError
@@ -81,6 +82,16 @@ def state_option(command: F) -> F:
 
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
+
+
+def hear_reloads(host: Host, agent: Agent, heard: Callable[[WorkspaceReloaded], None]) -> None:
+    """Hear of the workspace that an agent stands in, for as long as it is open."""
+
+    def listen(notice: WorkspaceReloaded) -> None:
+        if agent.status != "closed":
+            heard(notice)
+
+    host.ctx.at(agent.scope.parent or host.root_scope).on(WorkspaceReloaded, listen)
 
 
 def reloaded(notice: WorkspaceReloaded) -> str:

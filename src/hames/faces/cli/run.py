@@ -25,6 +25,7 @@ from hames.content.paths import expanded
 from hames.faces.cli.asking import ANSWERS, asked
 from hames.faces.cli.common import (
     chosen_layers,
+    hear_reloads,
     json_option,
     layer_options,
     mode_option,
@@ -81,7 +82,7 @@ class Progress:
             on(Chunked, self._chunk)
         on(ToolStarted, self._tool_started)
         on(ToolProgress, self._tool_progress)
-        on(WorkspaceReloaded, self._reloaded)
+        hear_reloads(host, agent, self._reloaded)
         on(ToolEnded, self._tool_ended)
         on(Retrying, self._retrying)
 

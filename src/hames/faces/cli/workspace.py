@@ -13,10 +13,12 @@ from typing import Any
 import click
 
 from hames.compose import Interpolation, Layer, compose, plan
+from hames.compose.mounting import Planned
 from hames.compose.tree import placed
 from hames.content.errors import HamesError, NotFoundError
 from hames.content.visible import visible
 from hames.faces.cli.common import chosen_layers, existing_directory, json_option, layer_options, state_directory, state_option
+from hames.mcp.project import project_servers
 from hames.trust import Trust
 from hames.trust.executes import COMPOSITION, MCP
 from hames.workspaces.live import Live
@@ -33,7 +35,7 @@ def looked_at(directory: Path, layers: Sequence[Layer], state: Path) -> dict[str
     """What a directory would mount: it is read as data until it is trusted."""
     base = compose(layers)
     base.check()
-    files = [str(name) for name in (COMPOSITION, MCP) if (directory / name).exists()]
+    files = [str(name) for name in (COMPOSITION, MCP) if (directory / name).is_file()]
     found: dict[str, Any] = {"directory": str(directory), "files": files, "trust": "unknown", "changed": [], "removed": [], "problems": []}
     try:
         found["trust"] = Trust(state / "trust").status(directory, base).standing
@@ -43,9 +45,21 @@ def looked_at(directory: Path, layers: Sequence[Layer], state: Path) -> dict[str
             here = placed(plan(both, Interpolation(os.environ, directory)))
             found["changed"] = [path for path, row in here.items() if path not in below or below[path].identity != row.identity]
             found["removed"] = [path for path in below if path not in here]
+            firm = [path for path in (*found["changed"], *found["removed"]) if path in below and foundation(below[path].planned)]
+            found["problems"] += [f"row {path}: the workspace stands on this, and cannot change it" for path in firm]
+        if found["trust"] == "granted" and str(MCP) in files:
+            found["changed"] += [f"{MCP}:{name}" for name in project_servers(directory, os.environ)]
     except HamesError as error:
-        found["problems"] = error.message.splitlines()
+        found["problems"] += error.message.splitlines()
     return found
+
+
+FOUNDATIONS = ("hames.store", "hames.sessions", "hames.agents.plugin", "hames.trust", "hames.workspaces")
+
+
+def foundation(planned: Planned) -> bool:
+    """Whether workspaces stand on a row."""
+    return planned.plugin.body.__module__.startswith(FOUNDATIONS)
 
 
 @command.command("status")
@@ -97,14 +111,16 @@ def reload(directory: str, everything: bool, as_json: bool, state_dir: str | Non
         raise NotFoundError(f"nobody works in {visible(path)} now", remedy="it is read when somebody does", code="WORKSPACE_UNKNOWN")
     token = live.request(path, all=everything)
     end = time.monotonic() + PATIENCE
-    while True:
-        found = [each for each in live.all() if each.get("directory") == path]
-        waiting = [each for each in found if each.get("answered") != token or (each.get("reload") or {}).get("status") == "reloading"]
-        if not waiting:
-            break
-        if time.monotonic() > end:
-            raise HamesError(f"a process did not answer within {PATIENCE:g} s", remedy="see 'hames workspace status'", code="TIMEOUT")
-        time.sleep(0.05)
+    try:
+        while True:
+            found = [each for each in live.all() if each.get("directory") == path]
+            if all(each.get("answered") == token for each in found):
+                break
+            if time.monotonic() > end:
+                raise HamesError(f"a process did not answer within {PATIENCE:g} s", remedy="see 'hames workspace status'", code="TIMEOUT")
+            time.sleep(0.05)
+    finally:
+        live.withdraw(path)
     if as_json:
         click.echo(json.dumps({"directory": path, "live": found}, ensure_ascii=False))
     for each in found if not as_json else ():
