@@ -19,7 +19,7 @@ from hames.content.errors import ConfigError, HamesError
 from hames.kernel import State, plugin
 from hames.mcp import MCP
 from hames.mcp.config import ServerConfig
-from hames.mcp.seat import ServerChanged
+from hames.mcp.events import ServerChanged
 from hames.policy import POLICY
 from hames.policy.plugin import MODE
 from hames.profiles import profile

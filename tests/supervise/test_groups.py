@@ -222,7 +222,10 @@ rest()
 
 
 @pytest.mark.parametrize(
-    ("pause", "held"), [("time.sleep(0.05)", False), ("pass", False), ("pass", True)], ids=["slow", "fast", "fast, in a control group"]
+    # Without a control group one that is fast enough may get away for a moment: nothing else holds it.
+    ("pause", "held"),
+    [("time.sleep(0.05)", False), ("pass", True)],
+    ids=["slow", "fast, in a control group"],
 )
 async def test_what_lives_on_in_ever_new_processes_ends(room, pause, held, monkeypatch):
     monkeypatch.setattr("hames.supervise.group.POLITE", 0.4)

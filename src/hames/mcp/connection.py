@@ -11,9 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hames.mcp.config import Launch
+from hames.mcp.events import Status
 from hames.mcp.http import UNREACHED, HttpTransport
 from hames.mcp.listing import Listing, listed
 from hames.mcp.lost import Lost, said, why
@@ -29,7 +30,6 @@ for name in ("mcp", "client"):  # what the client library says of its own, secre
     logging.getLogger(name).addHandler(logging.NullHandler())
 T = TypeVar("T")
 
-Status = Literal["connecting", "ready", "waiting", "failed", "closed"]
 SETTLE = 0.1  # seconds after a change of the list before it is asked for
 CALM, HURRIED = 10.0, 30.0  # seconds without a change after which it may come quickly again; and between two looks at most
 NOTICING = 0.3  # seconds after which the owner has seen what ended a connection to an address
@@ -258,7 +258,8 @@ class Connection:
         """End it, with everything that it started; whoever waits for a call hears of it."""
         self._closing = True
         self._task.cancel()
-        done, _ = await asyncio.wait((self._task,), timeout=CLOSING)
+        seconds = CLOSING if isinstance(self._transport, ProcessTransport) else CLOSING / 2
+        done, _ = await asyncio.wait((self._task,), timeout=seconds)
         if not done:
             self.kill()
             self._task.cancel()

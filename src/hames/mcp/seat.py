@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hames.content.errors import DuplicateError
-from hames.kernel import Context, Effect, Notice
+from hames.kernel import Context, Effect
 from hames.kernel.registry import matches
 from hames.mcp.config import ServerConfig
-from hames.mcp.connection import Active, Connection, Status
+from hames.mcp.connection import Active, Connection
 from hames.mcp.elicitation import elicit
+from hames.mcp.events import ServerChanged
 from hames.mcp.listing import Listing, Offer
 from hames.mcp.names import prefix, public_name
 from hames.mcp.results import output
@@ -22,20 +22,6 @@ from hames.tools import TOOLS, Invocation, Needs, Output, Tool
 log = logging.getLogger("hames.mcp")
 
 CALL = " call"  # the parameter of a tool's body that takes its surroundings: no name that a schema would have
-
-
-@dataclass(frozen=True, slots=True)
-class ServerChanged(Notice):
-    """A server is ready, or is not any more, or offers something else.
-
-    :param reason: why it is not ready.
-    :param tools: how many tools of it agents have.
-    """
-
-    server: str
-    status: Status
-    reason: str
-    tools: int
 
 
 class Seat:

@@ -13,11 +13,12 @@ from pathlib import Path
 from time import monotonic
 
 from hames.supervise.cgroup import Cgroup
-from hames.supervise.processes import look, marked, members, snapshot
+from hames.supervise.processes import chase, look, marked, members, snapshot
 
 POLITE = 2.0  # seconds between SIGTERM and SIGKILL
 LOOKS, PAUSE = 200, 0.005  # how often and how many seconds apart it is looked whether the killed have gone
-ENOUGH = 2  # looks that find nothing
+ENOUGH, WARY = 2, 20  # looks that find nothing; and those where new processes came meanwhile
+CHASE = 0.05  # seconds
 
 
 class Group:
@@ -184,14 +185,19 @@ class Group:
         if self.returncode is None:
             self.kill()
         await self.wait()
-        moment, empty = monotonic(), 0
+        moment, empty, enough = monotonic(), 0, ENOUGH
+        known = set(self._known)
         for _ in range(LOOKS):  # a killed process is gone a little later; one look can miss what is just being born
             await asyncio.sleep(PAUSE if empty else 0)
-            if self.members(moment):
+            if found := self.members(moment):
                 self.kill()
                 empty = 0
+                if found.keys() - known:  # it makes ever new processes, which are gone before a look at all of them ends
+                    enough = WARY
+                    known |= found.keys()
+                    chase(self._mark, CHASE)
                 await asyncio.sleep(PAUSE)
-            elif (empty := empty + 1) == ENOUGH:
+            elif (empty := empty + 1) >= enough:
                 break
             moment = monotonic()
         if self._cgroup is not None:

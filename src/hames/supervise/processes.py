@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL
 from time import monotonic
 from typing import NamedTuple
 
@@ -119,3 +120,18 @@ def members(now: Snapshot, leader: int, since: int, mark: str, known: Mapping[in
         row = {pid for pid, seen in alive.items() if seen.parent in row}
         depths |= dict.fromkeys(row, depth)
     return depths
+
+
+def chase(mark: str, seconds: float) -> None:
+    """Kill what has a mark among the newest processes, again and again for a moment, without letting anything else run: one that is
+    replaced by another all the time is gone before all have been looked at."""
+    end = monotonic() + seconds
+    while monotonic() < end:
+        try:
+            newest = int((PROC / "loadavg").read_text().split()[-1])
+        except (OSError, ValueError, IndexError):
+            return
+        for pid in range(newest, max(newest - 4, 1), -1):
+            if mark in marks(pid):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, SIGKILL)

@@ -137,6 +137,7 @@ async def run_confined(command: Command, seconds: float, environment: dict[str, 
                 stderr=writing_end,
                 pass_fds=command.pass_fds,
                 watchers=command.watchers,
+                cgroup=True,
             )
         except (OSError, ValueError) as error:  # ValueError: a zero byte, or half a character
             raise ToolError(f"the shell could not be started: {error}", "NOT_STARTED") from None

@@ -222,8 +222,11 @@ class Workspaces:
         while True:
             await asyncio.sleep(LOOK)
             for workspace in tuple(self._open.values()):
-                workspace.look()
-                self._answer(workspace)
+                try:
+                    workspace.look()
+                    self._answer(workspace)
+                except Exception as error:  # recorded: one workspace keeps no other from being looked at
+                    self._ctx.host.contain(f"looking at workspace {workspace.directory}", error)
                 await asyncio.sleep(0)
 
     def _answer(self, workspace: Workspace) -> None:

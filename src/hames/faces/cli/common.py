@@ -17,6 +17,8 @@ from hames.content.errors import ConfigError, NotFoundError
 from hames.content.paths import expanded
 from hames.content.visible import visible
 from hames.kernel import Host
+from hames.mcp import MCP
+from hames.mcp.events import ServerChanged
 from hames.policy.plugin import MODE
 from hames.profiles import profile, profile_names
 from hames.store import STATE
@@ -92,6 +94,29 @@ def hear_reloads(host: Host, agent: Agent, heard: Callable[[WorkspaceReloaded], 
             heard(notice)
 
     host.ctx.at(agent.scope.parent or host.root_scope).on(WorkspaceReloaded, listen)
+
+
+def hear_servers(host: Host, agent: Agent, say: Callable[[str], None]) -> None:
+    """Say which MCP servers that an agent sees are not there, now and later, for as long as it is open."""
+    down: set[str] = set()
+
+    def tell(server: str, status: str, reason: str) -> None:
+        if status == "ready" and not reason:
+            if server in down:
+                down.discard(server)
+                say(f"the MCP server {server} is there")
+        elif status in ("waiting", "failed", "ready") and server not in down:
+            down.add(server)
+            say(f"the MCP server {server} is not there: {visible(reason)}")
+
+    def listen(notice: ServerChanged) -> None:
+        if agent.status != "closed":
+            tell(notice.server, notice.status, notice.reason)
+
+    pool = host.get(MCP, agent.scope)
+    for name, seat in pool.seats.view(agent.scope).items() if pool is not None else ():
+        tell(name, seat.connection.status, seat.connection.reason or seat.problem)
+    host.ctx.on(ServerChanged, listen)
 
 
 def reloaded(notice: WorkspaceReloaded) -> str:

@@ -26,6 +26,7 @@ from hames.faces.cli.asking import ANSWERS, asked
 from hames.faces.cli.common import (
     chosen_layers,
     hear_reloads,
+    hear_servers,
     json_option,
     layer_options,
     mode_option,
@@ -83,6 +84,7 @@ class Progress:
         on(ToolStarted, self._tool_started)
         on(ToolProgress, self._tool_progress)
         hear_reloads(host, agent, self._reloaded)
+        hear_servers(host, agent, lambda text: self._line(f"hames: {text}"))
         on(ToolEnded, self._tool_ended)
         on(Retrying, self._retrying)
 
