@@ -304,7 +304,7 @@ async def test_a_command_may_tidy_up_before_it_ends(shell, means, how, ending, m
         if how == "cancel":
             await cancelled(sh, ENDINGS[ending])
         else:
-            result = await sh.bash(ENDINGS[ending], timeout=0.6)
+            result = await sh.bash(ENDINGS[ending], timeout=1.0)
             assert result.code == "TIMEOUT"
             assert "bye\n" in text(result) or ending != "trap"
         assert not processes(mark)

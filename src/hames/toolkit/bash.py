@@ -149,6 +149,7 @@ async def run_confined(command: Command, seconds: float, environment: dict[str, 
                 await asyncio.wait((reading,), timeout=DRAIN)
         finally:
             await group.end()
+        await asyncio.wait((reading,), timeout=DRAIN)  # what it said while it was ended, too
     finally:
         reading.cancel()
         await asyncio.wait((reading,))
