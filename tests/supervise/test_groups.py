@@ -477,3 +477,22 @@ async def test_a_program_that_ends_at_once_is_no_error(room):
         group = room.start("sys.exit(5)", cgroup=True)
         assert await asyncio.wait_for(group.wait(), 10) == 5
         await group.end()
+
+
+async def test_parents_are_asked_to_end_before_their_children(tmp_path, monkeypatch):
+    """One that waits for a child would end with it, and never hear that it was asked."""
+    told: list[int] = []
+    kill = os.kill
+
+    def record(pid: int, number: int) -> None:
+        if number == signal.SIGTERM:
+            told.append(pid)
+        kill(pid, number)
+
+    script = "trap 'exit 7' TERM; " + "sleep 71.125 & " * 8 + "touch ready; wait"
+    group = Group(["bash", "-c", script], cwd=tmp_path, environment=dict(os.environ))
+    while not (tmp_path / "ready").exists():
+        await asyncio.sleep(0.005)
+    monkeypatch.setattr(os, "kill", record)
+    await group.end()
+    assert told[0] == group.pid and len(told) >= 9

@@ -162,7 +162,8 @@ class Group:
             left = {pid for pid, depth in seen.items() if depth >= self._watchers}
             if not left:
                 return
-            for pid in left - told if now < again else {pid for pid, depth in seen.items() if depth > self._watchers}:
+            due = left - told if now < again else {pid for pid, depth in seen.items() if depth > self._watchers}
+            for pid in sorted(due, key=lambda pid: seen[pid]):  # parents first: one that waits for a child would end before it hears
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGTERM)
             told |= left
