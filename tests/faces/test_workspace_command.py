@@ -159,16 +159,16 @@ def test_status_shows_mistakes_and_fails(inline: Any, work: Path, hames: Any, mi
     put(work, FILE, mistake)
     if mistake != "- [":
         grant(hames.state, work)
-    found = inline.json("workspace", "status", str(work), status=1)
+    found = inline.json("workspace", "status", str(work), status=2)
     assert found["problems"] and any("compose.yaml" in each for each in found["problems"])
     done = inline.run("workspace", "status", str(work))
-    assert done.returncode == 1 and "  ! " in done.stdout
+    assert done.returncode == 2 and "  ! " in done.stdout
 
 
 def test_status_shows_a_row_that_a_workspace_cannot_change(inline: Any, work: Path, hames: Any) -> None:
     put(work, FILE, "- {id: store, remove: true}")
     grant(hames.state, work)
-    assert any("store" in each for each in inline.json("workspace", "status", str(work), status=1)["problems"])
+    assert any("store" in each for each in inline.json("workspace", "status", str(work), status=2)["problems"])
 
 
 @pytest.mark.parametrize("text", ["{", '{"mcpServers": {"a": {"command": "x", "url": "http://x"}}}'])
@@ -178,7 +178,7 @@ def test_status_shows_mistakes_of_the_project_file(inline: Any, work: Path, hame
     put(work, ".mcp.json", text)
     if text != "{":
         grant(hames.state, work)
-    found = inline.json("workspace", "status", str(work), status=1)
+    found = inline.json("workspace", "status", str(work), status=2)
     assert any(".mcp.json" in each for each in found["problems"])
 
 
@@ -478,7 +478,7 @@ async def test_a_workspace_that_becomes_bad_is_emptied_with_a_reason_and_comes_b
 @pytest.mark.parametrize("how", BAD)
 def test_the_commands_name_what_is_bad_without_hanging(inline: Any, hames: Any, work: Path, how: str) -> None:
     spoil(work, how)
-    found = inline.json("workspace", "status", str(work), status=1)
+    found = inline.json("workspace", "status", str(work), status=2)
     assert found["problems"]
     shown = inline.run("trust", "show", str(work))
     assert shown.returncode != 0 and "Traceback" not in shown.stderr

@@ -118,8 +118,3 @@ class Presets:
         if generation.superseded and generation.joined == 0:
             self._live.pop(generation, None)
             await generation.scope.close()
-
-    @property
-    def generations(self) -> dict[str, int]:
-        """How many agents stand in the newest generation of each preset."""
-        return {name: generation.joined for name, generation in self._current.items()}

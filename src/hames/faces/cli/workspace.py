@@ -87,7 +87,7 @@ def status(directory: str, as_json: bool, state_dir: str | None, profile_name: s
             click.echo(f"  {shown(each)}")
         if not found["live"]:
             click.echo("  nobody works in it now")
-    sys.exit(1 if found["problems"] else 0)
+    sys.exit(2 if found["problems"] else 0)
 
 
 def shown(live: dict[str, Any]) -> str:
