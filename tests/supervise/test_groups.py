@@ -257,6 +257,22 @@ async def test_what_takes_away_its_environment_and_its_parents_ends_in_a_control
     assert not hidden.exists() or b"22.625" not in (hidden / "cmdline").read_bytes()
 
 
+async def test_what_gets_away_in_its_first_moment_ends_in_a_control_group(tmp_path):
+    if own() is None:
+        pytest.skip("this process may make no control group")
+    for turn in range(10):
+        argv = ["/bin/sh", "-c", f"setsid env -i sh -c 'echo $$ > {tmp_path}/{turn}; exec sleep 22.75' & exit 0"]
+        group = Group(argv, cwd=tmp_path, environment={"PATH": os.environ["PATH"]}, cgroup=True)
+        await group.wait()
+        until = time.monotonic() + 5
+        while not (told := tmp_path / str(turn)).exists() or not told.read_text().endswith("\n"):
+            assert time.monotonic() < until
+            await asyncio.sleep(0.001)
+        hidden = Path("/proc", told.read_text().strip())
+        await group.end()
+        assert not hidden.exists() or b"22.75" not in (hidden / "cmdline").read_bytes()
+
+
 async def test_a_control_group_is_removed(room):
     if (parent := own()) is None:
         pytest.skip("this process may make no control group")

@@ -9,7 +9,8 @@ import asyncio
 import os
 import secrets
 import signal
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -34,14 +35,14 @@ def own() -> Path | None:
 
 
 class Cgroup:
-    """One control group; made by :meth:`holding`."""
+    """One control group; made by :meth:`made`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @staticmethod
-    def holding(pid: int) -> Cgroup | None:
-        """A new control group with a process in it; None where that cannot be had."""
+    def made() -> Cgroup | None:
+        """A new control group with nothing in it; None where that cannot be had."""
         parent = own()
         if parent is None:
             return None
@@ -50,13 +51,28 @@ class Cgroup:
             directory.mkdir()
         except OSError:
             return None
-        try:
-            (directory / "cgroup.procs").write_text(str(pid))
-        except OSError:  # it has ended, or may not be moved
-            with suppress(OSError):
-                directory.rmdir()
-            return None
         return Cgroup(directory)
+
+    @contextmanager
+    def entrance(self) -> Generator[Callable[[], None]]:
+        """What a new process calls between fork and exec to be in it: moved later, it could have started something that is not.
+
+        It does one write to what is open, and takes no lock. Where it may not enter, it goes on outside.
+        """
+        try:
+            door = os.open(self._directory / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            yield lambda: None
+            return
+
+        def enter() -> None:
+            with suppress(OSError):
+                os.write(door, b"0")
+
+        try:
+            yield enter
+        finally:
+            os.close(door)
 
     def kill(self) -> None:
         """End all that is in it."""
@@ -66,6 +82,11 @@ class Cgroup:
             for pid in self._pids():
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
+
+    def drop(self) -> None:
+        """Remove it, where nothing is in it."""
+        with suppress(OSError):
+            self._directory.rmdir()
 
     def _pids(self) -> list[int]:
         try:

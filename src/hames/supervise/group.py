@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from time import monotonic
 
@@ -49,17 +49,24 @@ class Group:
     ) -> None:
         environment, self._mark = marked(environment)
         self._watchers = watchers
-        self._popen = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=environment,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=pass_fds,
-            start_new_session=True,
-        )
-        self._cgroup = Cgroup.holding(self.pid) if cgroup else None
+        self._cgroup = Cgroup.made() if cgroup else None
+        with nullcontext() if self._cgroup is None else self._cgroup.entrance() as enter:
+            try:
+                self._popen = subprocess.Popen(
+                    argv,
+                    cwd=cwd,
+                    env=environment,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    pass_fds=pass_fds,
+                    start_new_session=True,
+                    preexec_fn=enter,
+                )
+            except BaseException:
+                if self._cgroup is not None:
+                    self._cgroup.drop()
+                raise
         seen = look(self.pid)
         self._since = seen.started if seen is not None else 0
         self._known: dict[int, int] = {}  # who belonged to it once: one that hides is still known by when it was started
