@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,6 +18,10 @@ from hames.kernel import Host, Plugin
 from hames.profiles import profile
 from hames.store import STATE
 from hames.testing.stub import StubServer
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts tests in the background lets them ignore it, and the commands that they start and interrupt would too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Opener = Callable[..., AbstractAsyncContextManager[Host]]
 

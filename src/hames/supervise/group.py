@@ -145,6 +145,9 @@ class Group:
         except asyncio.CancelledError:
             cancelled = True
             self.kill()  # at once: perhaps nothing that waits has another turn
+        except BaseException:  # Ctrl-C in the middle of it: perhaps nothing follows
+            self.kill()
+            raise
         while True:
             killing = asyncio.ensure_future(self._kill_all())
             while not killing.done():
@@ -187,6 +190,13 @@ class Group:
             await asyncio.sleep(seconds)
 
     async def _kill_all(self) -> None:
+        try:
+            await self._kill_until_gone()
+        except BaseException:
+            self.kill()
+            raise
+
+    async def _kill_until_gone(self) -> None:
         if self._watchers and self.returncode is None:
             self.signal(signal.SIGKILL, self._watchers)  # those that watch collect what is left, and end by themselves
             await self.ends_within(POLITE)
