@@ -27,6 +27,7 @@ import click
 import hames
 from hames.compose import running
 from hames.content import errors
+from hames.delegation.failures import TABLE
 from hames.faces.cli.main import COMMANDS, cli
 from hames.kernel import Around, Ask, Key, Notice, Plugin
 from hames.profiles import profile
@@ -208,6 +209,15 @@ def error_codes() -> str:
     return "\n".join((*parts, table(("code", "carried by"), more)))
 
 
+def failure_codes() -> str:
+    rows = [(f"`{each.code}`", each.axis, each.fault, each.retry, f"`{each.next_action}`", each.exit, each.meaning) for each in TABLE]
+    heads = ("code", "axis", "fault", "retry", "next action", "exit", "meaning")
+    legend = """Every way in which a task can fail. With the axis *admission* it was refused and nothing has started; *outcome* is the
+task's own; *liveness* says that it did not end as it should, *publication* that its outcome could not be recorded. `hames task codes`
+shows the same."""
+    return f"# Failures of tasks\n\n{legend}\n\n{table(heads, rows)}"
+
+
 def graph() -> str:
     parts = ["# Modules\n\nEach room, its modules, and the rooms that it imports.\n"]
     for room in sorted(path for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()):
@@ -232,6 +242,7 @@ PAGES = {
     "settings.md": settings,
     "commands.md": commands,
     "errors.md": error_codes,
+    "failures.md": failure_codes,
     "modules.md": graph,
 }
 

@@ -248,8 +248,8 @@ def parts(hames, count: int = 12, command: str = "echo {}", **more) -> str:
 ENDS = {
     "steps": (["--max-steps", "3"], {}, "the limit of 3 steps is reached", "part 2", "BUDGET"),
     "tokens": (["--max-tokens", "250"], {"usage": {"input": 90, "output": 10}}, "the limit of 250 tokens is reached", "part 2", "BUDGET"),
-    "time": (["--max-time", "1"], {"command": "sleep 65.5 # {}"}, "the limit of 1 s is reached", "part 0", "BUDGET"),
-    "idle": (["--max-idle", "0.7"], {"command": "sleep 66.5 # {}"}, "nothing happened for 0.7 s", "part 0", "BUDGET"),
+    "time": (["--max-time", "1"], {"command": "sleep 65.5 # {}"}, "the limit of 1 s is reached", "part 0", "DEADLINE"),
+    "idle": (["--max-idle", "0.7"], {"command": "sleep 66.5 # {}"}, "nothing happened for 0.7 s", "part 0", "IDLE"),
     "repeats": ([], {"command": "echo same"}, "the same call with the same result, 8 times", "part 7", "REPEATED"),
 }
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,13 +13,13 @@ from hames.agents.context import ContextMeter
 from hames.agents.events import TurnEnded
 from hames.agents.inbox import Inbox
 from hames.agents.turn import TurnEnd
-from hames.budget import Limits
+from hames.budget import Limits, Meter, Place
 from hames.content.clock import Clock
 from hames.content.errors import HamesError, KernelError, StorageError
 from hames.content.jsontext import dumps
 from hames.content.messages import Message, user
 from hames.content.request import ToolSpec
-from hames.kernel import Context, Scope
+from hames.kernel import Context, Mask, Scope
 from hames.models import Model, Models, Settings
 from hames.models.port import RequestEncoder
 from hames.policy import Mode, narrowest
@@ -27,8 +28,10 @@ from hames.sessions.history import Target
 
 if TYPE_CHECKING:
     from hames.agents.loop import Loop
+    from hames.agents.watch import Watch
 
 Status = Literal["idle", "running", "closed"]
+Waits = Literal["slot", "user", "child"]
 
 
 class Agent:
@@ -41,6 +44,13 @@ class Agent:
     :ivar chosen_model: the reference of the model that was chosen for it.
     :ivar turn_model: that of another one, for the rest of a turn; empty for none.
     :ivar compact_next: shorten the past before the next request.
+    :ivar grant: what it may hand down: a child sees what all of these masks let through, and nothing wider.
+    :ivar place: where it stands among those who wait for a model.
+    :ivar whole: what its turns spend is a part of this; None where nothing is above them.
+    :ivar meter: that of the running turn.
+    :ivar watch: that of the running turn.
+    :ivar waits: what it waits for now.
+    :ivar heard_waits: called when that has changed.
     """
 
     __slots__ = (
@@ -49,6 +59,7 @@ class Agent:
         "_closing",
         "_driver",
         "_encoder",
+        "_finishing",
         "_idle",
         "_last",
         "_loop",
@@ -63,15 +74,22 @@ class Agent:
         "context",
         "ctx",
         "cwd",
+        "grant",
+        "heard_waits",
         "inbox",
         "last",
         "limits",
         "memory",
+        "meter",
+        "place",
         "root",
         "scope",
         "session",
         "settings",
         "turn_model",
+        "waits",
+        "watch",
+        "whole",
     )
 
     def __init__(
@@ -88,6 +106,9 @@ class Agent:
         clock: Clock,
         ceiling: Mode,
         root: Path,
+        grant: tuple[Mask, ...] = (),
+        place: Place | None = None,
+        whole: Meter | None = None,
     ) -> None:
         self.ctx = ctx
         self.scope = scope
@@ -101,6 +122,13 @@ class Agent:
         self._ceiling: Mode = ceiling
         self._narrowed: dict[str, Mode] = {}
         self.root = root
+        self.grant = grant
+        self.place = Place(session.id) if place is None else place
+        self.whole = whole
+        self.meter: Meter | None = None
+        self.watch: Watch | None = None
+        self.waits: list[Waits] = []
+        self.heard_waits: Callable[[], None] | None = None
         self.inbox = Inbox(session)
         self.context = ContextMeter()
         self.compact_next = False
@@ -117,6 +145,7 @@ class Agent:
         self._overhead: tuple[object, object, int] = (None, None, 0)
         self._closing = False
         self._closed = False
+        self._finishing = False
 
     @property
     def model_ref(self) -> str:
@@ -168,6 +197,42 @@ class Agent:
             self._narrowed.pop(name, None)
         else:
             self._narrowed[name] = mode
+
+    @contextmanager
+    def waiting(self, what: Waits) -> Generator[None]:
+        """It waits for something that is not its own work: that is not idleness."""
+        self.begin_wait(what)
+        try:
+            yield
+        finally:
+            self.end_wait(what)
+
+    def begin_wait(self, what: Waits) -> None:
+        self.waits.append(what)
+        self._heard(True)
+
+    def end_wait(self, what: Waits) -> None:
+        if what in self.waits:
+            self.waits.remove(what)
+            self._heard(False)
+
+    def _heard(self, began: bool) -> None:
+        if self.watch is not None:
+            self.watch.hold(began)
+        if self.heard_waits is not None:
+            self.heard_waits()
+
+    def finish(self) -> None:
+        """End with the running turn: nothing that is sent or waits makes another request. It stays in the session."""
+        self._finishing = True
+
+    def unfinish(self) -> None:
+        """It may go on after all."""
+        self._finishing = False
+
+    @property
+    def finishing(self) -> bool:
+        return self._finishing or self._closing
 
     def defer(self, undo: Callable[[], Awaitable[None]], *, last: bool = False) -> None:
         """Await something when the agent is closed, in reverse order, before its session is given back.
@@ -266,7 +331,7 @@ class Agent:
 
     def wake(self) -> None:
         """Start the driver, if there is anything to do and it is not running."""
-        if self._driver is None and len(self.inbox):
+        if self._driver is None and len(self.inbox) and not self._finishing:
             self._driver = asyncio.create_task(self._drive(), name=f"agent {self.id}")
             self._driver.add_done_callback(self._never_began)
 
@@ -293,7 +358,7 @@ class Agent:
         assert task is not None
         outer: asyncio.CancelledError | None = None
         try:
-            while len(self.inbox) and outer is None and not self._closing:
+            while len(self.inbox) and outer is None and not self.finishing:
                 taken = self.inbox.taken
                 try:
                     self.last = await self._loop().turn(self)

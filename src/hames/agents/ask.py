@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from hames.agents.agent import Agent
-from hames.agents.events import Answered, Chunked, ModelChanged, Retrying
+from hames.agents.events import Answered, Chunked, ModelChanged, Retrying, SlotAwaited
 from hames.agents.watch import Watch
-from hames.budget import Meter
+from hames.budget import SCHEDULER, Meter
 from hames.content.errors import ModelReferenceError
 from hames.content.finish import RETRYABLE, Failure, Finish, encode_failure
 from hames.content.messages import Message, ToolCall
@@ -111,6 +112,26 @@ class Asking:
 
         :param aside: its answer is no part of the conversation: nobody hears it come, and what came of it when cancelled is dropped.
         """
+        scheduler = self._ctx.host.get(SCHEDULER, agent.scope)
+        if scheduler is None:
+            return await self._request(agent, watch, messages, aside)
+        provider = agent.model_ref.partition(":")[0]
+        async with scheduler.slot(provider, agent.place, lambda: self._waiting(agent, provider)) as went:
+            finish = await self._request(agent, watch, messages, aside)
+            if finish.reason != "error" or (finish.failure is not None and finish.failure.kind == "rate-limit"):
+                went(finish.reason != "error")
+            return finish
+
+    @contextmanager
+    def _waiting(self, agent: Agent, provider: str) -> Generator[None]:
+        slots = self._ctx.host.get(SCHEDULER, agent.scope)
+        state = slots.of(provider) if slots is not None else None
+        if state is not None:
+            self._ctx.emit(SlotAwaited(agent.id, provider, state.now, state.why), at=agent.scope)
+        with agent.waiting("slot"):
+            yield
+
+    async def _request(self, agent: Agent, watch: Watch, messages: Sequence[tuple[int, Message]], aside: bool) -> Finish:
         model, encoder = agent.model()
         system, specs = await self.surroundings(agent)
         request = encoder.encode(system, specs, messages, agent.settings)

@@ -53,6 +53,19 @@ class ModelChanged(Notice):
 
 
 @dataclass(frozen=True, slots=True)
+class SlotAwaited(Notice):
+    """A request waits: as many of its provider run as may.
+
+    :param why: why so many.
+    """
+
+    agent: str
+    provider: str
+    now: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Compacted(Notice):
     """A summary has taken the place of the past; both in tokens, roughly."""
 

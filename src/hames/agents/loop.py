@@ -14,6 +14,7 @@ The loop owns the prompt's ``{{model}}`` and ``{{cwd}}``; identity and persona a
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -61,27 +62,33 @@ class Loop:
     async def turn(self, agent: Agent) -> TurnEnd:
         """One turn of an agent, from what waits for it to its end, which is logged whatever happens."""
         session = agent.session
-        meter = Meter(agent.limits)
+        meter = agent.meter = Meter(agent.limits, agent.whole)
         end = TurnEnd("error", detail="the turn did not run")
         agent.turn_model = ""
         try:
             session.append("turn", {})
             self._ctx.emit(TurnBegan(agent.id), at=agent.scope)
             agent.inbox.take_turn()
-            watch = Watch(agent.limits)
+            watch = agent.watch = Watch(agent.limits)
             async with watch:
                 end = await self._steps(agent, meter, watch)
             if watch.expired:
-                end = self._over(agent, meter, watch.expired, "BUDGET", "give it more time, or go on with the session")
+                end = self._over(agent, meter, watch.expired, watch.code, "give it more time, or go on with the session")
         except asyncio.CancelledError:
-            end = TurnEnd("aborted", self._text(agent), agent.cause or "the event loop ended", None, meter.usage, meter.steps)
+            end = TurnEnd("aborted", self._text(agent), agent.cause or "the event loop ended", None, meter.own_usage, meter.own_steps)
             if not agent.cause:
                 raise
         except HamesError as error:
             self._ctx.host.contain(f"a turn of {agent.id}", error)
-            end = TurnEnd("error", self._text(agent), f"{error.code}: {error}", None, meter.usage, meter.steps, error.code, error.remedy)
+            end = TurnEnd(
+                "error", self._text(agent), f"{error.code}: {error}", None, meter.own_usage, meter.own_steps, error.code, error.remedy
+            )
         finally:
+            if meter.steps > meter.own_steps:
+                end = replace(end, below=meter.usage - meter.own_usage, steps_below=meter.steps - meter.own_steps)
             agent.turn_model = ""
+            agent.meter = agent.watch = None
+            agent.waits.clear()
             await self._log_end(agent, end)
         return end
 
@@ -117,7 +124,7 @@ class Loop:
                     continue
             meter.spend(finish.usage, agent.model()[0].cost)
             if finish.reason != "tool-calls":
-                if finish.reason == "stop" and agent.inbox.take_step():
+                if finish.reason == "stop" and not agent.finishing and agent.inbox.take_step():
                     continue
                 return self._ended(finish, meter)
             recovered = False
@@ -126,10 +133,12 @@ class Loop:
             if repeated >= STOP:
                 detail = f"the same call with the same result, {repeated} times"
                 return self._over(agent, meter, detail, "REPEATED", "say to the agent what it overlooks, and go on with the session")
+            if concluded and agent.finishing:
+                return TurnEnd("completed", self._text(agent), "", None, meter.own_usage, meter.own_steps)
             if not meter.exhausted() and agent.inbox.take_step():
                 continue
             if concluded:
-                return TurnEnd("completed", self._text(agent), "", None, meter.usage, meter.steps)
+                return TurnEnd("completed", self._text(agent), "", None, meter.own_usage, meter.own_steps)
 
     def _tell(self, agent: Agent) -> None:
         """Say what the harness knows and the conversation does not."""
@@ -145,7 +154,7 @@ class Loop:
             session.tell(digests)
 
     def _over(self, agent: Agent, meter: Meter, detail: str, code: str, remedy: str) -> TurnEnd:
-        return TurnEnd("budget", self._text(agent), detail, None, meter.usage, meter.steps, code, remedy)
+        return TurnEnd("budget", self._text(agent), detail, None, meter.own_usage, meter.own_steps, code, remedy)
 
     def _ended(self, finish: Finish, meter: Meter) -> TurnEnd:
         reasons: dict[str, Reason] = {"stop": "completed", "max-tokens": "max-tokens", "refusal": "refusal", "aborted": "aborted"}
@@ -154,7 +163,7 @@ class Loop:
         if finish.reason == "max-tokens":
             detail = "the answer reached its limit of tokens"
         text = "".join(block.text for block in finish.blocks if isinstance(block, Text))
-        return TurnEnd(reasons.get(finish.reason, "error"), text, detail, failure, meter.usage, meter.steps)
+        return TurnEnd(reasons.get(finish.reason, "error"), text, detail, failure, meter.own_usage, meter.own_steps)
 
     @staticmethod
     def _text(agent: Agent) -> str:

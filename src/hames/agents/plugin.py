@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hames.agents.agent import Agent
 from hames.agents.loop import LOOP, Loop
-from hames.budget import Limits
+from hames.budget import Limits, Meter, Place
 from hames.content.clock import Clock
 from hames.content.errors import KernelError, ModelReferenceError, NotFoundError
 from hames.content.finish import Usage
@@ -31,6 +31,11 @@ class AgentSpec:
     :param ceiling: the widest permission mode that it may have.
     :param preset: the name of a composition to choose; empty for that of its workspace.
     :param parent: the scope that its own is opened in; None for the host's.
+    :param origin: the session that it was delegated from; empty for none.
+    :param fork: begin with what the session ``origin`` holds, up to the end of its last turn.
+    :param grant: masks that it sees through, and that bind all that it hands down.
+    :param place: where it stands among those who wait for a model; None for a lane of its own.
+    :param whole: what it spends is a part of this.
     """
 
     cwd: str
@@ -42,6 +47,11 @@ class AgentSpec:
     ceiling: Mode = "full"
     preset: str = ""
     parent: Scope | None = field(default=None, compare=False)
+    origin: str = ""
+    fork: bool = False
+    grant: tuple[Mask, ...] = ()
+    place: Place | None = None
+    whole: Meter | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,11 @@ class Agents:
         :raises BusyError: if another process holds the session.
         :raises ModelReferenceError: if there is no such model.
         """
-        session: Session | None = await self._sessions.open(spec.resume) if spec.resume else None
+        session: Session | None = None
+        if spec.resume:
+            session = await self._sessions.open(spec.resume)
+        elif spec.fork:
+            session = await self._sessions.fork(spec.origin)
         try:
             directory = session.cwd if session is not None else spec.cwd
             if not Path(directory).is_dir():
@@ -101,11 +115,11 @@ class Agents:
                     remedy="limit steps or tokens instead, or give its prices to the provider in the row models",
                     code="PRICE_UNKNOWN",
                 )
-            if spec.tools is not None:
-                tools = self._ctx.host.get(TOOLS, scope)
+            tools = self._ctx.host.get(TOOLS, scope)
+            for mask in (*spec.grant, *((spec.tools,) if spec.tools is not None else ())):
                 if tools is not None:
-                    tools.registry.seal(self._ctx.at(scope), spec.tools)
-            session = session or self._sessions.create(spec.cwd)
+                    tools.registry.seal(self._ctx.at(scope), mask)
+            session = session or self._sessions.create(spec.cwd, parent=spec.origin)
         except BaseException:
             await scope.close()
             raise
@@ -121,6 +135,9 @@ class Agents:
             clock=self._clock,
             ceiling=spec.ceiling,
             root=self._root,
+            grant=spec.grant,
+            place=spec.place,
+            whole=spec.whole,
         )
         self.live[agent.id] = agent
         scope.key = agent

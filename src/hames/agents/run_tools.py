@@ -41,7 +41,10 @@ async def run_tools(ctx: Context, agent: Agent, calls: Sequence[ToolCall], repea
 
     def note(type: str, data: dict[str, object]) -> None:
         session.append(type, data)
-        watch.hold(type == "asked")
+        if type == "asked":
+            agent.begin_wait("user")
+        elif type == "decided":
+            agent.end_wait("user")
 
     async def begin(started: Sequence[ToolCall]) -> None:
         watch.touch()  # what ran before these has ended

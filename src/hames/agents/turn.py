@@ -19,6 +19,7 @@ class TurnEnd:
     :param code: a stable word for what failed, where it was not the model.
     :param remedy: what can be done about it, in a line; empty where nothing is known.
     :param steps: model requests that were answered in this turn.
+    :param below: what tasks spent that were started in this turn, as far as they did so before its end.
     """
 
     reason: Reason
@@ -29,6 +30,8 @@ class TurnEnd:
     steps: int = 0
     code: str = ""
     remedy: str = ""
+    below: Usage = Usage()
+    steps_below: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The outcome as an object; empty members are left out."""
@@ -41,5 +44,6 @@ class TurnEnd:
             "failure": encode_failure(self.failure) if self.failure is not None else None,
             "usage": self.usage.as_json(),
             "steps": self.steps,
+            "below": {"usage": self.below.as_json(), "steps": self.steps_below} if self.steps_below else None,
         }
         return {key: value for key, value in members.items() if value not in ("", None)}

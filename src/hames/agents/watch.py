@@ -11,16 +11,18 @@ class Watch:
     """An asynchronous context that cancels what runs inside when its time is over.
 
     :ivar expired: which limit was reached, in words; empty while none was.
+    :ivar code: the same as a word: ``DEADLINE`` or ``IDLE``.
     """
 
-    __slots__ = ("_end", "_held", "_limits", "_timeout", "expired")
+    __slots__ = ("_end", "_held", "_limits", "_timeout", "code", "expired")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._timeout: asyncio.Timeout | None = None
         self._end: float | None = None
-        self._held = False
+        self._held = 0
         self.expired = ""
+        self.code = ""
 
     async def __aenter__(self) -> Watch:
         limits = self._limits
@@ -41,9 +43,9 @@ class Watch:
         if self._timeout is not None and self._limits.idle is not None and not self._timeout.expired():
             self._timeout.reschedule(self._deadline(asyncio.get_running_loop().time()))
 
-    def hold(self, waits: bool) -> None:
-        """Do not take it for idleness while somebody is asked."""
-        self._held = waits
+    def hold(self, begins: bool) -> None:
+        """Do not take it for idleness while something else is waited for; each beginning has its end."""
+        self._held += 1 if begins else -1
         self.touch()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
@@ -55,6 +57,7 @@ class Watch:
             now = asyncio.get_running_loop().time()
             total = self._end is not None and now >= self._end
             limits = self._limits
+            self.code = "DEADLINE" if total else "IDLE"
             self.expired = f"the limit of {limits.seconds:g} s is reached" if total else f"nothing happened for {limits.idle:g} s"
             return True
         return False

@@ -64,6 +64,15 @@ class Usage:
             self.reasoning + other.reasoning,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input - other.input,
+            self.output - other.output,
+            self.cache_read - other.cache_read,
+            self.cache_write - other.cache_write,
+            self.reasoning - other.reasoning,
+        )
+
     @property
     def total(self) -> int:
         return self.input + self.output + self.cache_read + self.cache_write

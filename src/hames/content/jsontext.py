@@ -14,6 +14,11 @@ def as_object(value: Any) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
+def as_list_of_texts(value: Any) -> tuple[str, ...]:
+    """The texts of a list; none where it is no list."""
+    return tuple(str(item) for item in cast(list[Any], value)) if isinstance(value, list | tuple) else ()
+
+
 def as_text(value: Any) -> str:
     """A text, or nothing where there is none.
 

@@ -1,25 +1,21 @@
 """The subset of JSON Schema that Hames enforces, with every violation reported.
 
 Keywords (JSON Schema 2020-12): ``type enum const properties required additionalProperties items minItems maxItems minLength maxLength
-pattern minimum maximum exclusiveMinimum exclusiveMaximum anyOf $defs $ref``; ``title description default examples`` are passed over.
-``$ref`` may point into the ``$defs`` of the root.
+pattern minimum maximum exclusiveMinimum exclusiveMaximum anyOf oneOf $defs $ref``, and ``nullable`` of OpenAPI 3.0; ``title description
+default examples`` are passed over. ``$ref`` may point into the ``$defs`` of the root. What a schema itself may not say is found by
+:func:`hames.content.schema_check.mistakes`.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 from hames.content.jsontext import as_object
 
-NOTES = frozenset({"title", "description", "default", "examples", "$schema", "$id", "$comment"})
-KEYWORDS = frozenset(
-    {
-        *("type", "enum", "const", "anyOf", "$defs", "$ref"),
-        *("properties", "required", "additionalProperties", "items", "minItems", "maxItems"),
-        *("minLength", "maxLength", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-    }
-)
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -29,55 +25,42 @@ TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
 }
+DEEPEST = 100
+"""Levels that a value may have."""
+MOST = 50
+"""Violations that are listed of one value."""
 
 
-def unsupported(schema: Any, path: str = "$") -> list[str]:
-    """What of a schema is not enforced, in words; nothing where all of it is."""
-    if isinstance(schema, bool):
-        return []
-    if not isinstance(schema, dict):
-        return [f"{path}: a schema is an object"]
-    members = as_object(schema)
-    found = [f"{path}: keyword {key!r} is not supported" for key in members if key not in KEYWORDS | NOTES]
-    for name in _types(members):
-        if name not in TYPES:
-            found.append(f"{path}: there is no type {name!r}")
-    for group in ("properties", "$defs"):
-        for name, part in as_object(members.get(group)).items():
-            found += unsupported(part, f"{path}.{name}")
-    for index, part in enumerate(_list(members.get("anyOf"))):
-        found += unsupported(part, f"{path}.anyOf[{index}]")
-    for key in ("items", "additionalProperties"):
-        if key in members:
-            found += unsupported(members[key], f"{path}.{key}")
-    return found
+def violations(value: Any, schema: Any) -> list[str]:
+    """Every way in which a value does not follow a schema, each with its path; nothing where it does. Raises for no value."""
+    found = _violations(value, schema, "$", as_object(schema), DEEPEST)
+    return found if len(found) <= MOST else [*found[:MOST], f"and {len(found) - MOST} more"]
 
 
-def violations(value: Any, schema: Any, path: str = "$", root: dict[str, Any] | None = None) -> list[str]:
-    """Every way in which a value does not follow a schema, each with its path; nothing where it does."""
+def _violations(value: Any, schema: Any, path: str, root: dict[str, Any], deep: int) -> list[str]:
     if isinstance(schema, bool):
         return [] if schema else [f"{path}: nothing is allowed here"]
+    if deep <= 0:
+        return [f"{path}: nested deeper than {DEEPEST} levels"]
     members = as_object(schema)
-    root = members if root is None else root
     if "$ref" in members:
-        target = as_object(root.get("$defs")).get(str(members["$ref"]).removeprefix("#/$defs/"))
-        if target is None:
-            return [f"{path}: {members['$ref']} points nowhere"]
-        return violations(value, target, path, root)
-    types = _types(members)
-    if types and not any(_is(value, name) for name in types):
-        return [f"{path}: expected {' or '.join(types)}, got {_name(value)}"]
+        target = defined(root, members["$ref"])
+        return _violations(value, target, path, root, deep - 1) if target is not None else [f"{path}: {members['$ref']} points nowhere"]
+    types = types_of(members)
+    if types and not any(is_of(value, name) for name in types):
+        return [f"{path}: expected {' or '.join(types)}, got {type_name(value)}"]
+    if value is None and members.get("nullable") is True:
+        return []
     found: list[str] = []
-    if "enum" in members and not any(_same(value, item) for item in _list(members["enum"])):
-        found.append(f"{path}: must be one of {_list(members['enum'])}")
-    if "const" in members and not _same(value, members["const"]):
+    if "enum" in members and not any(same(value, item) for item in as_list(members["enum"])):
+        found.append(f"{path}: must be one of {as_list(members['enum'])}")
+    if "const" in members and not same(value, members["const"]):
         found.append(f"{path}: must be {members['const']!r}")
-    if "anyOf" in members and all(violations(value, part, path, root) for part in _list(members["anyOf"])):
-        found.append(f"{path}: fits none of {len(_list(members['anyOf']))} alternatives")
+    found += _alternatives(value, members, path, root, deep)
     if isinstance(value, dict):
-        found += _object(as_object(value), members, path, root)
+        found += _object(as_object(value), members, path, root, deep)
     elif isinstance(value, list):
-        found += _array(_list(value), members, path, root)
+        found += _array(as_list(value), members, path, root, deep)
     elif isinstance(value, str):
         found += _string(value, members, path)
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -85,24 +68,40 @@ def violations(value: Any, schema: Any, path: str = "$", root: dict[str, Any] | 
     return found
 
 
-def _object(value: dict[str, Any], members: dict[str, Any], path: str, root: dict[str, Any]) -> list[str]:
-    properties = as_object(members.get("properties"))
-    found = [f"{path}: {name!r} is missing" for name in _list(members.get("required")) if name not in value]
-    for name, item in value.items():
-        if name in properties:
-            found += violations(item, properties[name], f"{path}.{name}", root)
-        elif members.get("additionalProperties") is False:
-            found.append(f"{path}: {name!r} is not allowed")
-        elif "additionalProperties" in members:
-            found += violations(item, members["additionalProperties"], f"{path}.{name}", root)
+def _alternatives(value: Any, members: dict[str, Any], path: str, root: dict[str, Any], deep: int) -> list[str]:
+    found: list[str] = []
+    for key in ("anyOf", "oneOf"):
+        if key not in members:
+            continue
+        parts = as_list(members[key])
+        said = [_violations(value, part, path, root, deep - 1) for part in parts]
+        fits = sum(not each for each in said)
+        if not fits:
+            nearest: list[str] = min(said, key=len) if said else []
+            found.append(f"{path}: fits none of {len(parts)} alternatives" + (f"; nearest: {'; '.join(nearest[:3])}" if nearest else ""))
+        elif key == "oneOf" and fits > 1:
+            found.append(f"{path}: fits {fits} of {len(parts)} alternatives, and may fit only one")
     return found
 
 
-def _array(value: list[Any], members: dict[str, Any], path: str, root: dict[str, Any]) -> list[str]:
+def _object(value: dict[str, Any], members: dict[str, Any], path: str, root: dict[str, Any], deep: int) -> list[str]:
+    properties = as_object(members.get("properties"))
+    found = [f"{path}: {name!r} is missing" for name in as_list(members.get("required")) if name not in value]
+    for name, item in value.items():
+        if name in properties:
+            found += _violations(item, properties[name], f"{path}.{name}", root, deep - 1)
+        elif members.get("additionalProperties") is False:
+            found.append(f"{path}: {name!r} is not allowed")
+        elif "additionalProperties" in members:
+            found += _violations(item, members["additionalProperties"], f"{path}.{name}", root, deep - 1)
+    return found
+
+
+def _array(value: list[Any], members: dict[str, Any], path: str, root: dict[str, Any], deep: int) -> list[str]:
     found = _bounds(len(value), "items", members.get("minItems"), members.get("maxItems"), path)
     if "items" in members:
         for index, item in enumerate(value):
-            found += violations(item, members["items"], f"{path}[{index}]", root)
+            found += _violations(item, members["items"], f"{path}[{index}]", root, deep - 1)
     return found
 
 
@@ -114,14 +113,17 @@ def _string(value: str, members: dict[str, Any], path: str) -> list[str]:
 
 
 def _number(value: float, members: dict[str, Any], path: str) -> list[str]:
-    limits = {key: float(members[key]) for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum") if key in members}
-    broken = {
-        "minimum": ("at least", value < limits.get("minimum", value)),
-        "maximum": ("at most", value > limits.get("maximum", value)),
-        "exclusiveMinimum": ("more than", value <= limits.get("exclusiveMinimum", value - 1)),
-        "exclusiveMaximum": ("less than", value >= limits.get("exclusiveMaximum", value + 1)),
-    }
-    return [f"{path}: must be {words} {members[key]}" for key, (words, is_broken) in broken.items() if is_broken]
+    if isinstance(value, float) and not math.isfinite(value):
+        return [f"{path}: {value} is no number of JSON"]
+    return [f"{path}: must be {words} {members[key]}" for key, words, wrong in LIMITS if key in members and wrong(value, members[key])]
+
+
+LIMITS: tuple[tuple[str, str, Callable[[float, float], bool]], ...] = (
+    ("minimum", "at least", operator.lt),
+    ("maximum", "at most", operator.gt),
+    ("exclusiveMinimum", "more than", operator.le),
+    ("exclusiveMaximum", "less than", operator.ge),
+)
 
 
 def _bounds(size: int, what: str, low: int | None, high: int | None, path: str) -> list[str]:
@@ -133,16 +135,25 @@ def _bounds(size: int, what: str, low: int | None, high: int | None, path: str) 
     return found
 
 
-def _types(members: dict[str, Any]) -> list[str]:
+def defined(root: dict[str, Any], reference: Any) -> Any:
+    """What a reference points to, or None."""
+    name = str(reference)
+    return as_object(root.get("$defs")).get(name.removeprefix("#/$defs/")) if name.startswith("#/$defs/") else None
+
+
+def types_of(members: dict[str, Any]) -> list[str]:
+    """The types that a schema allows; none where it allows all."""
     declared = members.get("type")
-    return [declared] if isinstance(declared, str) else [str(item) for item in _list(declared)]
+    types = [declared] if isinstance(declared, str) else [str(item) for item in as_list(declared)]
+    return [*types, "null"] if types and members.get("nullable") is True and "null" not in types else types
 
 
-def _list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     return cast(list[Any], value) if isinstance(value, list) else []
 
 
-def _is(value: Any, name: str) -> bool:
+def is_of(value: Any, name: str) -> bool:
+    """Whether a value is of a type; 1.0 is an integer, and True is no number."""
     if isinstance(value, bool):
         return name == "boolean"
     if name == "integer" and isinstance(value, float):
@@ -150,9 +161,18 @@ def _is(value: Any, name: str) -> bool:
     return isinstance(value, TYPES.get(name, ()))
 
 
-def _same(left: Any, right: Any) -> bool:
-    return left == right and isinstance(left, bool) == isinstance(right, bool)
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are the same in JSON, where True is not 1."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        ours, theirs = as_object(left), as_object(right)
+        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in ours)
+    if isinstance(left, list) and isinstance(right, list):
+        mine, others = as_list(left), as_list(right)
+        return len(mine) == len(others) and all(map(same, mine, others))
+    return left == right
 
 
-def _name(value: Any) -> str:
-    return next((name for name in ("boolean", "integer", *TYPES) if _is(value, name)), type(value).__name__)
+def type_name(value: Any) -> str:
+    return next((name for name in ("boolean", "integer", *TYPES) if is_of(value, name)), type(value).__name__)

@@ -116,6 +116,10 @@ class Database:
         self._thread = threading.Thread(target=self._write_loop, name=f"writer of {path.name}", daemon=True)
         self._thread.start()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     # writing
 
     def write(self, sql: str, parameters: Sequence[Any] = (), *, must_change: bool = False) -> Ticket:

@@ -38,6 +38,7 @@ class Job:
     """One command in the background.
 
     :ivar output: gives what it has printed so far.
+    :ivar heard: called when the agent has been told its result, which it is only where this is given.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Job:
     result: str = ""
     task: asyncio.Task[None] | None = None
     killed: bool = False
+    heard: Callable[[], None] | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -64,16 +66,25 @@ class Jobs:
             agent.defer(lambda: self._end_all(agent))
         return jobs
 
-    def start(self, agent: Agent, command: str, output: Callable[[], str], body: Callable[[], Awaitable[Output]]) -> Job:
+    def start(
+        self,
+        agent: Agent,
+        command: str,
+        output: Callable[[], str],
+        body: Callable[[], Awaitable[Output]],
+        *,
+        heard: Callable[[], None] | None = None,
+    ) -> Job:
         """Run a command in the background of an agent, which is told when it has ended.
 
+        :param heard: tell it the result too, and call this then.
         :raises ToolError: if too many run already.
         """
         jobs = self.of(agent)
         running = [job.id for job in jobs.values() if job.status == "running"]
         if len(running) >= self.config.max_running:
             raise ToolError(f"{len(running)} jobs run already: {', '.join(running)}; wait for one or end one", "TOO_MANY_JOBS")
-        job = Job(f"job-{len(jobs) + 1}", command, output)
+        job = Job(f"job-{len(jobs) + 1}", command, output, heard=heard)
         jobs[job.id] = job
         job.task = asyncio.create_task(self._run(agent, job, body), name=f"{job.id} of agent {agent.id}")
         return job
@@ -96,7 +107,7 @@ class Jobs:
 
     def _tell(self, agent: Agent, job: Job) -> None:
         """Tell the agent, and wake it unless jobs alone have woken it often enough."""
-        text = f"{job.id} has ended ({job.status}): {job.command[:200]}\nSee it with job_output."
+        text = f"{job.id} has ended ({job.status}): {job.command[:200]}\n{'See it with job_output.' if job.heard is None else job.result}"
         message = Message("user", (Text(text),), "harness")
         spoken = agent.inbox.heard
         since, wakes = agent.memory.get("wakes", (-1, 0))
@@ -109,6 +120,8 @@ class Jobs:
                 agent.steer(message)
             else:
                 agent.inject(message)
+            if job.heard is not None:
+                job.heard()
         except HamesError as error:  # it is being closed
             self._ctx.host.contain(f"{job.id} of agent {agent.id}", error)
 

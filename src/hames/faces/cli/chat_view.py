@@ -25,7 +25,7 @@ from hames.agents import (
 from hames.content.finish import ReasoningDelta, TextDelta
 from hames.content.messages import ToolCall, ToolResult
 from hames.content.visible import visible
-from hames.faces.cli.common import hear_reloads, hear_servers, reloaded
+from hames.faces.cli.common import hear_reloads, hear_servers, hear_tasks, reloaded
 from hames.kernel import Host
 from hames.sessions import Session
 from hames.workspaces.events import WorkspaceReloaded
@@ -78,6 +78,7 @@ class View:
         on(ToolProgress, self._progress)
         hear_reloads(host, agent, self._reloaded)
         hear_servers(host, agent, lambda text: self.line(f"~ {text}", fg="yellow"))
+        hear_tasks(host, agent, lambda text: self.line(f"~ {text}", dim=True))
         on(ToolEnded, self._ended)
         on(Retrying, self._retrying)
         on(ModelChanged, self._model_changed)

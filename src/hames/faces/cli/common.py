@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 import click
 
-from hames.agents import Agent
+from hames.agents import Agent, SlotAwaited
 from hames.compose import Layer, check_state, layers, running
 from hames.compose import state_directory as state_place
 from hames.content.errors import ConfigError, NotFoundError
 from hames.content.paths import expanded
 from hames.content.visible import visible
+from hames.delegation.events import TaskBegan, TaskEnded, TaskSaid
 from hames.kernel import Host
 from hames.mcp import MCP
 from hames.mcp.events import ServerChanged
@@ -117,6 +118,33 @@ def hear_servers(host: Host, agent: Agent, say: Callable[[str], None]) -> None:
     for name, seat in pool.seats.view(agent.scope).items() if pool is not None else ():
         tell(name, seat.connection.status, seat.connection.reason or seat.problem)
     host.ctx.on(ServerChanged, listen)
+
+
+def hear_tasks(host: Host, agent: Agent, say: Callable[[str], None]) -> None:
+    """Say how the tasks come along that an agent has started, and why requests wait, for as long as it is open."""
+    titles: dict[str, str] = {}
+    full: set[tuple[str, str]] = set()
+    on = host.ctx.at(agent.scope).on
+
+    def began(notice: TaskBegan) -> None:
+        titles[notice.task] = visible(notice.title)
+        say(f"task {notice.task} began: {titles[notice.task]} ({notice.runner})")
+
+    def told(notice: TaskSaid) -> None:
+        say(f"  [{titles.get(notice.task, notice.task)}] {visible(' '.join(notice.text.split()))[:120]}")
+
+    def ended(notice: TaskEnded) -> None:
+        say(f"task {notice.task} ended: {notice.status}{f' ({notice.code})' if notice.code else ''}: {titles.pop(notice.task, '')}")
+
+    def waits(notice: SlotAwaited) -> None:
+        if (notice.provider, notice.why) not in full:
+            full.add((notice.provider, notice.why))
+            say(f"{notice.now} requests of {notice.provider} run at a time ({notice.why}); others wait")
+
+    on(TaskBegan, began)
+    on(TaskSaid, told)
+    on(TaskEnded, ended)
+    host.ctx.on(SlotAwaited, waits)
 
 
 def reloaded(notice: WorkspaceReloaded) -> str:

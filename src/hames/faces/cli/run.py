@@ -27,6 +27,7 @@ from hames.faces.cli.common import (
     chosen_layers,
     hear_reloads,
     hear_servers,
+    hear_tasks,
     json_option,
     layer_options,
     mode_option,
@@ -85,6 +86,7 @@ class Progress:
         on(ToolProgress, self._tool_progress)
         hear_reloads(host, agent, self._reloaded)
         hear_servers(host, agent, lambda text: self._line(f"hames: {text}"))
+        hear_tasks(host, agent, lambda text: self._line(f"  {text}"))
         on(ToolEnded, self._tool_ended)
         on(Retrying, self._retrying)
 
@@ -130,7 +132,8 @@ class Progress:
             self._line(f"hames: {end.reason}: {end.detail}")
             if end.remedy:
                 self._line(f"       {end.remedy}")
-        spent = f"{end.steps} steps" + (f", {end.usage.total} tokens" if end.usage.total else "")
+        total = end.usage.total + end.below.total
+        spent = f"{end.steps} steps" + (f", {end.steps_below} of tasks" if end.steps_below else "") + (f", {total} tokens" if total else "")
         self._line(f"session {session} ({spent}); go on with: hames run --resume {session} PROMPT")
 
 

@@ -1,0 +1,91 @@
+"""The row of delegation: the tasks of a host, and who may execute them.
+
+What they need is imported when the first task is given: most conversations give none, and start no slower for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hames.agents import AGENTS, Agent, AgentCreate
+from hames.content.clock import Clock
+from hames.delegation.runners import Runners
+from hames.kernel import Context, Key, plugin
+from hames.sessions import SESSIONS
+from hames.store import STORE
+
+if TYPE_CHECKING:
+    from hames.delegation.service import Tasks
+
+
+class DelegationConfig(BaseModel):
+    """What tasks may be."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    runner: str = "spawn"
+    """Who executes tasks that name nobody."""
+    max_depth: int = Field(default=1, ge=0)
+    """How deep tasks may stand below a user's conversation: with 1 a child starts no children."""
+    max_tasks: int = Field(default=1000, gt=0)
+    """How many tasks one conversation of a user may start, with all below it."""
+    grace: float = Field(default=10.0, gt=0)
+    """Seconds that a runner has to end, and to give back what it holds."""
+
+
+class Delegation:
+    """The tasks of a host, made when they are first asked for."""
+
+    def __init__(self, ctx: Context, config: DelegationConfig, clock: Clock) -> None:
+        self.ctx = ctx
+        self.config = config
+        self._clock = clock
+        self._made: Tasks | None = None
+        self.runners = Runners()
+
+    @property
+    def tasks(self) -> Tasks:
+        """The service that takes tasks on."""
+        if self._made is None:
+            from hames.delegation.ledger import Ledger
+            from hames.delegation.service import Settings, Tasks
+
+            ctx, config = self.ctx, self.config
+            settings = Settings(config.runner, config.max_depth, config.max_tasks, config.grace)
+            ledger = Ledger(ctx.use(STORE), self._clock)
+            self._made = Tasks(ctx, ledger, ctx.use(SESSIONS), self.runners, self._clock, settings)
+        return self._made
+
+    async def close(self) -> None:
+        if self._made is not None:
+            await self._made.close()
+
+
+DELEGATION: Key[Delegation] = Key("delegation")
+
+
+@plugin(config=DelegationConfig, needs=(STORE, SESSIONS, AGENTS), wants=(Clock,), name="delegation", stop_limit=60)
+async def delegation(ctx: Context, config: DelegationConfig) -> AsyncGenerator[None]:
+    """Provide the tasks and the registry of runners. What still runs at the end is ended."""
+    service = Delegation(ctx, config, ctx.find(Clock) or Clock())
+    control = ctx.use(STORE).root / "control.db"
+
+    async def resumed(call: AgentCreate, proceed: Callable[[AgentCreate], Awaitable[Agent]]) -> Agent:
+        agent = await proceed(call)
+        if call.spec.resume and control.exists():
+            from hames.delegation.reunion import reunite
+
+            try:
+                await reunite(ctx, service.tasks, agent)
+            except BaseException:
+                await ctx.use(AGENTS).dispose(agent)
+                raise
+        return agent
+
+    ctx.provide(DELEGATION, service)
+    ctx.on(AgentCreate, resumed, order=10)
+    yield
+    await service.close()

@@ -1,0 +1,51 @@
+"""What a session that is taken up again is told and held to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hames.agents import Agent
+from hames.agents.spill import spiller
+from hames.content.jsontext import as_object
+from hames.content.messages import Message, Text
+from hames.delegation.delegate import DELIVERED, headed
+from hames.delegation.inprocess import decoded_grant
+from hames.delegation.service import Tasks
+from hames.kernel import Context
+from hames.tools import TOOLS
+
+
+async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
+    """Tell an agent how the tasks ended that it had not heard of, and hold one that worked for a task to what it was given then."""
+    own = as_object(agent.session.state.get("delegation"))
+    if own:
+        agent.narrow("delegation", own["permission"])
+        agent.grant = decoded_grant(own["grant"])
+        tools = ctx.host.get(TOOLS, agent.scope)
+        if tools is not None:
+            for mask in agent.grant:
+                tools.registry.seal(ctx.at(agent.scope), mask)
+    records = tasks.ledger.below(agent.id)
+    if not records:
+        return
+    await tasks.recover()
+    for record in records:
+        record = tasks.ledger.get(record.id)
+        if record is None or record.outcome is None or any(each.kind == DELIVERED for each in record.receipts):
+            continue
+        outcome = record.outcome
+        shown, path = headed(outcome.text, lambda data, suffix, id=record.id: kept(agent, id, data, suffix))
+        lines = [
+            f"The task {record.id} ({record.spec.title}), which you had started, has ended: {outcome.status}.",
+            outcome.diagnostic,
+            shown,
+        ]
+        if outcome.proceed and not outcome.ok:
+            lines.append(f"Its session is {outcome.native}; what it did until then stands there.")
+        agent.inject(Message("user", (Text("\n".join(line for line in lines if line)),), "harness"))
+        await agent.session.barrier()
+        await tasks.ledger.receive(record.id, DELIVERED, {"session": agent.id, "path": str(path or "")})
+
+
+def kept(agent: Agent, task: str, data: bytes, suffix: str) -> Path:
+    return spiller(agent.root / "spill", agent.id, task)(data, suffix)

@@ -1,0 +1,349 @@
+"""The service that takes tasks on and owns them until they have ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from hames.agents import Agent
+from hames.budget import Place
+from hames.content.clock import Clock
+from hames.content.errors import HamesError, StorageError
+from hames.delegation.admission import admit
+from hames.delegation.drive import Drive, said
+from hames.delegation.events import TaskBegan, TaskEnded, TaskSaid
+from hames.delegation.failures import Refused
+from hames.delegation.ledger import Ledger
+from hames.delegation.outcome import Outcome, UsageItem, bounded, failed
+from hames.delegation.recovery import recover
+from hames.delegation.runner import Origin
+from hames.delegation.runners import Runners
+from hames.delegation.spec import TaskSpec
+from hames.delegation.task import Task
+from hames.kernel import Context
+from hames.sessions import Sessions
+
+ATTEND = 0.25  # seconds between looks at who wants something to end, and at what has changed
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What tasks may be.
+
+    :param runner: who executes them where they name nobody.
+    :param max_depth: how deep they may stand below a user's conversation.
+    :param max_tasks: how many one conversation of a user may start, with all below it.
+    :param grace: seconds that a runner has to end and to give back what it holds.
+    """
+
+    runner: str = "spawn"
+    max_depth: int = 1
+    max_tasks: int = 1000
+    grace: float = 10.0
+
+
+class Tasks:
+    """The tasks of a process, and those that its state directory knows.
+
+    :ivar live: those that this process drives.
+    """
+
+    def __init__(self, ctx: Context, ledger: Ledger, sessions: Sessions, runners: Runners, clock: Clock, config: Settings) -> None:
+        self._ctx = ctx
+        self.ledger = ledger
+        self.sessions = sessions
+        self.runners = runners
+        self.clock = clock
+        self.config = config
+        self.live: dict[str, Task] = {}
+        self._count = count(1)
+        self._started: dict[str, int] = {}
+        self._watched: set[str] = set()
+        self._dirty: dict[str, Task] = {}
+        self._others: set[asyncio.Task[Any]] = set()
+        self._attending: asyncio.Task[None] | None = None
+        self._recovered: asyncio.Task[None] | None = None
+        self._closing = False
+
+    # taking on
+
+    def origin(self, agent: Agent, call: str = "") -> Origin:
+        """An agent as whoever starts tasks, as it is now."""
+        known = agent.session.state.get("delegation")
+        own: dict[str, Any] = known if isinstance(known, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+        return Origin(
+            agent.scope,
+            str(agent.cwd),
+            agent,
+            agent.scope.parent,
+            agent.id,
+            call,
+            own.get("task", ""),
+            own.get("root", ""),
+            own.get("depth", 0),
+            agent.model_ref,
+            agent.ceiling,
+            agent.grant,
+            agent.place,
+            agent.meter or agent.whole,
+        )
+
+    async def start(self, spec: TaskSpec, origin: Origin, *, id: str = "") -> Task:
+        """Take a task on. Its intent is on disk when this returns.
+
+        :param id: a name for it; the task of that name, if there is one that asks for the same.
+        :raises Refused: if it may not begin: nothing has happened then.
+        :raises StorageError: if its intent cannot be recorded.
+        """
+        if id and (known := await self._known(id, spec, origin)) is not None:
+            return known
+        task = self._admit(spec, origin, id or self.ledger.new_id())
+        task.driver = asyncio.create_task(self._drive(task), name=f"task {task.id}")
+        self._attend()
+        try:
+            await asyncio.shield(task.intended)
+        except asyncio.CancelledError:
+            task.cancel("parent")
+            raise
+        return task
+
+    async def run(self, spec: TaskSpec, origin: Origin, *, id: str = "") -> Outcome:
+        """Take a task on and wait for its end. Whoever cancels this cancels the task, and waits until nothing of it is left."""
+        task = await self.start(spec, origin, id=id)
+        return await self.wait(task)
+
+    async def wait(self, task: Task) -> Outcome:
+        """The outcome of a task; when cancelled, end it, and all below it, before this returns."""
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            try:
+                outcome = await task.outcome()
+                break
+            except asyncio.CancelledError as error:
+                cancelled = error
+                task.cancel("parent")
+        if cancelled is not None:
+            raise cancelled
+        return outcome
+
+    def _admit(self, spec: TaskSpec, origin: Origin, id: str) -> Task:
+        lane = origin.place.lane or origin.session
+        if self._closing or (origin.agent is not None and origin.agent.finishing):
+            raise Refused("PARENT_GONE", "whoever starts it is about to end")
+        if self._started.get(lane, 0) >= self.config.max_tasks:
+            raise Refused(
+                "TREE_FULL",
+                f"{self.config.max_tasks} tasks have been started from this conversation",
+                remedy="max_tasks of the row delegation changes that",
+            )
+        blobs = self.ledger.store.blobs
+        got = admit(spec, origin, self.runners, blobs, runner=self.config.runner, max_depth=self.config.max_depth)
+        place = Place(lane or id, spec.priority, (*origin.place.rank, next(self._count)))
+        task = Task(
+            id,
+            got.spec,
+            origin,
+            got.runner,
+            depth=got.depth,
+            permission=got.permission,
+            grant=got.grant,
+            meter=got.meter,
+            place=place,
+            levels=got.levels,
+        )
+        self._started[lane] = self._started.get(lane, 0) + 1
+        self.live[id] = task
+        task.changed = self._changed
+        if origin.agent is not None and origin.agent.id not in self._watched:
+            self._watched.add(origin.agent.id)
+            agent = origin.agent
+            agent.defer(lambda: self._agent_gone(agent))
+        return task
+
+    async def _known(self, id: str, spec: TaskSpec, origin: Origin) -> Task | None:
+        """The task of a name, if it asks for the same."""
+        live = self.live.get(id)
+        if live is not None:
+            if live.spec.prompt != spec.prompt or live.spec.schema != spec.schema:
+                raise Refused("TASK_CONFLICT", f"there is a task {id}, and it is another one", remedy="give this one another name")
+            return live
+        record = self.ledger.get(id)
+        if record is None:
+            return None
+        if record.spec.prompt != spec.prompt or record.spec.schema != spec.schema:
+            raise Refused("TASK_CONFLICT", f"there is a task {id}, and it is another one", remedy="give this one another name")
+        if record.outcome is None:
+            await self.recover()
+            record = self.ledger.get(id)
+        if record is None or record.outcome is None:
+            raise Refused("TASK_CONFLICT", f"another process works on task {id}", remedy=f"wait for it: hames task show {id}")
+        return Task.of(record, origin, self.runners.choose(origin.scope, record.spec.runner))
+
+    # driving
+
+    async def _drive(self, task: Task) -> None:
+        origin = task.origin
+        began = False
+        try:
+            await self._intend(task)
+            task.intended.set_result(None)
+            began = True
+            self._ctx.emit(TaskBegan(task.id, task.spec.title, task.runner.name, origin.task, task.depth), at=origin.scope)
+            outcome = await self._whole(task)
+        except HamesError as error:
+            if not task.intended.done():
+                self.live.pop(task.id, None)
+                task.meter.close()
+                task.intended.set_exception(error)
+                task.intended.exception()
+                return
+            self._ctx.host.contain(f"task {task.id}", error)
+            outcome = failed("STORAGE_FAILED" if isinstance(error, StorageError) else "INTERNAL", said(error))
+        except Exception as error:
+            self._ctx.host.contain(f"task {task.id}", error)
+            outcome = failed("INTERNAL", said(error))
+        finally:
+            if began:
+                await self._end_below(task)
+        await self._publish(task, self._counted(task, outcome))
+
+    async def _intend(self, task: Task) -> None:
+        origin = task.origin
+        await self.ledger.intend(
+            task.id,
+            task.spec,
+            parent=origin.task,
+            root=origin.root,
+            session=origin.session,
+            call=origin.call,
+            depth=task.depth,
+        )
+
+    async def _whole(self, task: Task) -> Outcome:
+        """The outcome, even where the event loop is ending."""
+        running = asyncio.ensure_future(Drive(self, task).run())
+        while not running.done():
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                task.cancel("shutdown", "the process ends")
+            except Exception:
+                break
+        if running.cancelled():
+            return failed("HOST_ENDED", "the process ended", status="interrupted")
+        return running.result()
+
+    def _counted(self, task: Task, outcome: Outcome) -> Outcome:
+        """The outcome with what the tasks below it have spent, and with what was obtained."""
+        cost = None if outcome.cost is None or task.below_cost is None else outcome.cost + task.below_cost
+        merged: dict[str, UsageItem] = {}
+        for item in task.below:
+            known = merged.get(item.model)
+            merged[item.model] = item if known is None else replace(known, usage=known.usage + item.usage)
+        return replace(outcome, usage=(*outcome.usage, *merged.values()), cost=cost, assurance=task.levels)
+
+    async def _publish(self, task: Task, outcome: Outcome) -> None:
+        """Record the outcome, then tell it."""
+        task.meter.close()
+        self._dirty.pop(task.id, None)
+        try:
+            liveness = "undetermined" if outcome.code == "NOT_CLOSED" else "ended"
+            await self.ledger.settle(task.id, task.epoch, outcome, liveness=liveness, cause=task.cause)
+        except HamesError as error:
+            self._ctx.host.contain(f"the outcome of task {task.id}", error)
+            lost = failed("STORAGE_FAILED", said(error))
+            diagnostic = bounded(f"{lost.diagnostic}\n{outcome.diagnostic}")
+            outcome = replace(outcome, status="error", fault=lost.fault, code=lost.code, diagnostic=diagnostic)
+        above = self.live.get(task.origin.task)
+        if above is not None:
+            above.below += [replace(item, scope="below") for item in outcome.usage]
+            above.below_cost = None if above.below_cost is None or outcome.cost is None else above.below_cost + outcome.cost
+        self.live.pop(task.id, None)
+        task.settle(outcome)
+        ended = TaskEnded(task.id, task.spec.title, outcome.status, outcome.code, task.origin.task, task.depth)
+        self._ctx.emit(ended, at=task.origin.scope)
+
+    async def _end_below(self, task: Task) -> None:
+        await self._end_all([each for each in self.live.values() if each.origin.task == task.id], "parent")
+
+    async def _agent_gone(self, agent: Agent) -> None:
+        """Whoever started them ends: nothing of theirs is left when it has."""
+        self._watched.discard(agent.id)
+        await self._end_all([each for each in self.live.values() if each.origin.agent is agent], "disposed")
+
+    async def _end_all(self, tasks: list[Task], cause: str) -> None:
+        for task in tasks:
+            task.cancel(cause)
+        drivers = [task.driver for task in tasks if task.driver is not None]
+        if drivers:
+            await asyncio.wait(drivers)
+
+    def cancel_below(self, task: Task) -> None:
+        """Ask all that a task has started to end."""
+        for each in tuple(self.live.values()):
+            if each.origin.task == task.id:
+                each.cancel("parent")
+
+    def said(self, task: Task, text: str) -> None:
+        task.touch()
+        self._ctx.emit(TaskSaid(task.id, text), at=task.origin.scope)
+
+    def contain(self, what: str, error: BaseException) -> None:
+        self._ctx.host.contain(what, error)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Something that is left to be done, and is awaited at the end."""
+        made = asyncio.ensure_future(coroutine)
+        self._others.add(made)
+        made.add_done_callback(self._others.discard)
+
+    # what others want, and what they are told
+
+    def _changed(self, task: Task) -> None:
+        if task.state == "stopping":
+            self.cancel_below(task)
+        self._dirty[task.id] = task
+
+    def _attend(self) -> None:
+        if self._attending is None or self._attending.done():
+            self._attending = asyncio.create_task(self._attend_while_live(), name="tasks are attended")
+
+    async def _attend_while_live(self) -> None:
+        while self.live and not self._closing:
+            await asyncio.sleep(ATTEND)
+            try:
+                wanted = self.ledger.stops()
+                for id, cause in wanted:
+                    if id in self.live:
+                        self.live[id].cancel(cause or "user", "somebody asked for it with 'hames task cancel'")
+                self.ledger.acknowledge(id for id, _ in wanted)
+                self._write_states()
+            except HamesError as error:
+                self._ctx.host.contain("looking after tasks", error)
+
+    def _write_states(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for task in dirty.values():
+            if not task.settled and task.state != "intended":
+                self.ledger.update(task.id, task.epoch, task.state, waiting=task.waiting, cause=task.cause)
+
+    async def recover(self) -> None:
+        """Settle the tasks of processes that have died, as interrupted; done once."""
+        if self._recovered is None:
+            self._recovered = asyncio.create_task(recover(self.ledger, self.sessions, self.contain), name="tasks of the dead")
+        await asyncio.shield(self._recovered)
+
+    async def close(self) -> None:
+        """End every task and wait for it."""
+        self._closing = True
+        await self._end_all(list(self.live.values()), "shutdown")
+        if self._attending is not None:
+            self._attending.cancel()
+            await asyncio.wait((self._attending,))
+        while self._others:
+            await asyncio.wait(self._others)
+        if self._recovered is not None:
+            await asyncio.wait((self._recovered,))

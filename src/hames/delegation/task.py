@@ -1,0 +1,143 @@
+"""A task under way in this process: what it was given, and how it is spoken to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from hames.budget import Meter, Place
+from hames.delegation.outcome import Level, Outcome, UsageItem
+from hames.delegation.records import State, TaskRecord, Waiting
+from hames.delegation.runner import Origin, Runner, Signal, Work
+from hames.delegation.spec import TaskSpec
+from hames.kernel import Mask
+from hames.policy import Mode as Permission
+
+if TYPE_CHECKING:
+    from hames.agents import Agent
+
+
+class Task:
+    """A task under way.
+
+    :ivar spec: resolved.
+    :ivar depth: how deep it stands, from 1.
+    :ivar levels: what the runner gives of each option that was asked for.
+    :ivar agent: who does the work, where that is an agent of this process.
+    :ivar below: what the tasks that it started have spent.
+    :ivar touched: when something happened last, by the clock of the event loop.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        spec: TaskSpec,
+        origin: Origin,
+        runner: Runner,
+        *,
+        depth: int,
+        permission: Permission,
+        grant: tuple[Mask, ...],
+        meter: Meter,
+        place: Place,
+        levels: Mapping[str, Level],
+    ) -> None:
+        self.id = id
+        self.spec = spec
+        self.origin = origin
+        self.runner = runner
+        self.depth = depth
+        self.permission: Permission = permission
+        self.grant = grant
+        self.meter = meter
+        self.place = place
+        self.levels = levels
+        self.epoch = 1
+        self.state: State = "intended"
+        self.waiting: Waiting = ""
+        self.signal = Signal()
+        self.detail = ""
+        self.work: Work | None = None
+        self.agent: Agent | None = None
+        self.below: list[UsageItem] = []
+        self.below_cost: float | None = 0.0
+        self.touched = 0.0
+        self.changed: Callable[[Task], None] = lambda task: None
+        self.driver: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        self.intended: asyncio.Future[None] = loop.create_future()
+        self.stopped: asyncio.Future[str] = loop.create_future()
+        self._outcome: asyncio.Future[Outcome] = loop.create_future()
+        self._waits: list[Waiting] = []
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} {self.state}>"
+
+    @property
+    def cause(self) -> str:
+        """Why it is to end; empty while nobody wants it."""
+        return self.signal.cause
+
+    @property
+    def settled(self) -> bool:
+        return self._outcome.done()
+
+    async def outcome(self) -> Outcome:
+        """How it ended, when it has; durable then. Cancelling this does not cancel the task."""
+        return await asyncio.shield(self._outcome)
+
+    def cancel(self, cause: str = "user", detail: str = "") -> None:
+        """Ask it, and all that it has started, to end. Returns at once; the first cause is kept."""
+        if self.settled or self.cause:
+            return
+        self.detail = detail
+        self.signal.fire(cause)
+        if self.work is not None:
+            self.work.cancel(cause)
+        if not self.stopped.done():
+            self.stopped.set_result(cause)
+        if self.state not in ("intended", "settled"):
+            self.put("stopping")
+
+    def put(self, state: State, waiting: Waiting = "") -> None:
+        """It has come into another state."""
+        if (state, waiting) != (self.state, self.waiting) and not (self.state == "stopping" and state in ("running", "waiting")):
+            self.state, self.waiting = state, waiting
+            self.changed(self)
+
+    def touch(self) -> None:
+        self.touched = asyncio.get_running_loop().time()
+
+    def waits(self, what: Waiting) -> None:
+        """It waits for something that is not its own work, or with ``""`` does not any more."""
+        self.touch()
+        if self.state in ("running", "waiting"):
+            self.put("waiting" if what else "running", what)
+
+    def settle(self, outcome: Outcome) -> None:
+        """It has ended, and that is on disk."""
+        self.state, self.waiting = "settled", ""
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)
+        if not self.intended.done():
+            self.intended.set_result(None)
+
+    @staticmethod
+    def of(record: TaskRecord, origin: Origin, runner: Runner) -> Task:
+        """A task that has ended before, with its outcome."""
+        task = Task(
+            record.id,
+            record.spec,
+            origin,
+            runner,
+            depth=record.depth,
+            permission=origin.permission,
+            grant=origin.grant,
+            meter=Meter(record.spec.budget),
+            place=origin.place,
+            levels={},
+        )
+        assert record.outcome is not None
+        task.settle(record.outcome)
+        return task

@@ -1,0 +1,53 @@
+"""How tasks look to people and programs that watch them from another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hames.delegation.ledger import Ledger
+from hames.delegation.records import TaskRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A task as it is seen now.
+
+    :param status: that of its outcome; else its state, and ``interrupted`` where the process that drove it does not live any more.
+    """
+
+    record: TaskRecord
+    status: str
+    liveness: str
+    publication: str
+
+    @property
+    def live(self) -> bool:
+        return self.record.outcome is None and self.status != "interrupted" and "outcome" not in self.record.damaged
+
+    def as_json(self) -> dict[str, Any]:
+        """The record, with what is seen of it."""
+        own = {"status": self.status, "liveness": self.liveness, "publication": self.publication}
+        return {**self.record.as_json(), **own}
+
+
+def seen(record: TaskRecord, alive: Callable[[str], bool]) -> Seen:
+    """A record beside what can be seen of its process. Looking changes nothing."""
+    if record.outcome is not None:
+        return Seen(record, record.outcome.status, record.liveness, record.publication)
+    if "outcome" in record.damaged:
+        return Seen(record, "unknown", record.liveness, "unknown")
+    if "state" in record.damaged:
+        return Seen(record, "unknown", "undetermined", "unknown")
+    if not alive(record.owner):  # nothing of it runs on without its process
+        return Seen(record, "interrupted", "ended", "unknown")
+    waiting = f" ({record.waiting})" if record.waiting else ""
+    return Seen(record, f"{record.state}{waiting}", record.liveness, record.publication)
+
+
+def branches(ledger: Ledger, record: TaskRecord, depth: int = 0) -> Iterator[tuple[int, TaskRecord]]:
+    """A task and all below it, each with how deep it stands, a parent before its children."""
+    yield depth, record
+    for child in ledger.children(record.id):
+        yield from branches(ledger, child, depth + 1)
