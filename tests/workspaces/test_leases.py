@@ -458,7 +458,7 @@ async def test_a_workspace_whose_only_taker_is_cancelled_does_not_stay(world, pl
     BOARD.gate.set()
     await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name() == f"workspace {place}"])
     with suppress(TimeoutError):
-        await until(lambda: not world.workspaces.all and BOARD.now == 0, 1)
+        await until(lambda: not world.workspaces.all and BOARD.now == 0 and counted() == (0, 0), 2)
     assert BOARD.stopped == ["mine"]
     world.as_before()
 

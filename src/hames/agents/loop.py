@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.agents.agent import Agent
 from hames.agents.ask import Asking, Retries
@@ -27,6 +27,7 @@ from hames.agents.run_tools import run_tools
 from hames.agents.turn import Reason, TurnEnd
 from hames.agents.watch import Watch
 from hames.budget import STOP, Meter, Repeats
+from hames.compose.config import RowConfig
 from hames.content.errors import HamesError
 from hames.content.finish import Finish
 from hames.content.messages import Message, Text, ToolCall
@@ -34,10 +35,8 @@ from hames.kernel import Context, Key, plugin
 from hames.prompts import PROMPTS, Facts
 
 
-class LoopConfig(BaseModel):
+class LoopConfig(RowConfig):
     """How turns run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     retries: int = Field(default=5, ge=0)
     """Attempts after the first one, where the kind of failure allows more."""

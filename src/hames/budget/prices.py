@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from hames.compose.config import RowConfig
 from hames.content.finish import Usage
 
 MILLION = 1_000_000
 
 
-class Rates(BaseModel):
+class Rates(RowConfig):
     """Prices in US dollars for a million tokens."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     input: float = Field(ge=0)
     """Of input that is neither read from nor written to a cache."""

@@ -17,8 +17,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from hames.compose.config import RowConfig
 from hames.kernel import Context, Key, plugin
 
 DEFAULT = 16
@@ -177,10 +178,8 @@ class Scheduler:
 SCHEDULER: Key[Scheduler] = Key("scheduler")
 
 
-class SchedulerConfig(BaseModel):
+class SchedulerConfig(RowConfig):
     """How many requests run at a time."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     concurrency: int = Field(default=DEFAULT, gt=0)
     """Requests of one provider at a time, at most; fewer where it says that it is asked too often."""

@@ -11,6 +11,7 @@ import importlib.metadata
 from types import ModuleType
 from typing import Any
 
+from hames.compose.config import RowConfig
 from hames.compose.local import LocalModules
 from hames.compose.rows import Row, suggestion
 from hames.content.errors import ConfigError
@@ -94,9 +95,11 @@ def validate(row: Row, plugin: Plugin, values: dict[str, Any]) -> tuple[Any, lis
     origin = row.config.origin if row.config is not None else row.origin
     if plugin.config is None:
         return None, [f"{origin}: {plugin.name} takes no config"] if values else []
+    model: Any = plugin.config
+    if not values and issubclass(model, RowConfig) and not any(field.is_required() for field in model.model_fields.values()):
+        return model.model_construct(), []
     from pydantic import ValidationError
 
-    model: Any = plugin.config
     try:
         return model.model_validate(values), []
     except ValidationError as error:

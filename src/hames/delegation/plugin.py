@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.agents import AGENTS, Agent, AgentCreate
+from hames.compose.config import RowConfig
 from hames.content.clock import Clock
 from hames.delegation.runners import Runners
 from hames.kernel import Context, Key, plugin
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     from hames.delegation.service import Tasks
 
 
-class DelegationConfig(BaseModel):
+class DelegationConfig(RowConfig):
     """What tasks may be."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     runner: str = "spawn"
     """Who executes tasks that name nobody."""

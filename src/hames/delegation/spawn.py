@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.agents import AGENTS
+from hames.compose.config import RowConfig
 from hames.delegation.plugin import DELEGATION
 from hames.kernel import Context, plugin
 from hames.store import STORE
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
     from hames.delegation.runner import Runner
 
 
-class ChildrenConfig(BaseModel):
+class ChildrenConfig(RowConfig):
     """How children of this process work."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     nudges: int = Field(default=1, ge=0)
     """How often a child that ends without the result that a schema asks for is reminded of it."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.agents import AGENTS, ToolEnded
+from hames.compose.config import RowConfig
 from hames.delegation.plugin import DELEGATION
 from hames.kernel import Context, plugin
 from hames.tools import TOOLS, Invocation, Output, Tool
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
     from hames.delegation.delegate import Delegating
 
 
-class Spending(BaseModel):
+class Spending(RowConfig):
     """What one task may spend."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: int | None = Field(default=None, gt=0)
     """Answers of the model."""
@@ -31,10 +30,8 @@ class Spending(BaseModel):
     """Seconds in which nothing happens."""
 
 
-class DelegateConfig(BaseModel):
+class DelegateConfig(RowConfig):
     """What calls of the tool may choose."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "delegate"
     """What the tool is called."""

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from hames.compose.config import RowConfig
 from hames.content.jsontext import dumps
 from hames.mcp.names import server_problem
 from hames.policy import Capability
 
 
-class Reconnect(BaseModel):
+class Reconnect(RowConfig):
     """How a connection that was lost is made again."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     initial: float = Field(default=0.5, gt=0, le=3600)
     """Seconds before the first attempt; each further one waits twice as long."""
@@ -32,10 +31,8 @@ class Reconnect(BaseModel):
         return self
 
 
-class ServerConfig(BaseModel):
+class ServerConfig(RowConfig):
     """A server: a program that is started (``command``), or an address (``url``)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     server: str = ""
     """What it is called in the names of its tools, ``mcp__server__tool``; the id of the row where it is empty."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from pydantic import BaseModel, ConfigDict
-
+from hames.compose.config import RowConfig
 from hames.kernel import Context, plugin
 from hames.mcp.pool import MCP, Pool
 from hames.store import STATE
 
 
-class McpConfig(BaseModel):
+class McpConfig(RowConfig):
     """What the programs of all MCP servers see of the environment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     withhold: list[str] = []
     """Patterns of environment variables that they do not see, beside those that look like secrets."""

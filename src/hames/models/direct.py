@@ -14,9 +14,10 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.budget import looked_up
+from hames.compose.config import RowConfig
 from hames.content.errors import ModelReferenceError
 from hames.content.finish import Chunk, Failure, FailureKind, Finish, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, Usage
 from hames.content.jsontext import as_count, as_object, dumps, parse_object
@@ -293,10 +294,8 @@ def heard(event: Any) -> Chunk | None:
     return None
 
 
-class DirectConfig(BaseModel):
+class DirectConfig(RowConfig):
     """Models of other providers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     windows: dict[str, int] = {}
     """Tokens of a model's window by its name, as in ``google:gemini-2.5-pro``; others have 128,000."""

@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from hames.compose.config import RowConfig
 from hames.content.clock import Clock
 from hames.content.errors import HamesError, ModelReferenceError
 from hames.content.finish import Chunk, Failure, Finish, Usage
@@ -33,10 +34,8 @@ from hames.models.wire import WireModel
 from hames.store import STATE
 
 
-class LocalConfig(BaseModel):
+class LocalConfig(RowConfig):
     """How local models run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     context: int = Field(default=8192, ge=256)
     """Tokens of context."""

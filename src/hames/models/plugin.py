@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.budget import Rates, looked_up
+from hames.compose.config import RowConfig
 from hames.content.clock import Clock
 from hames.content.errors import ModelReferenceError
 from hames.kernel import Context, Key, Registry, Scope, plugin
@@ -54,10 +55,8 @@ class Models:
         return provider.model(name, profile, ref)
 
 
-class ProviderConfig(BaseModel):
+class ProviderConfig(RowConfig):
     """A provider that is spoken to over HTTP."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     dialect: Literal["openai-chat", "anthropic-messages"]
     """The protocol."""
@@ -80,7 +79,7 @@ class ProviderConfig(BaseModel):
 
 
 PROVIDERS = {
-    "openai": ProviderConfig(
+    "openai": ProviderConfig.model_construct(
         dialect="openai-chat",
         base_url="https://api.openai.com/v1",
         base_url_env="OPENAI_BASE_URL",
@@ -88,14 +87,14 @@ PROVIDERS = {
         reasoning="never",
         windows={"gpt-4.1*": 1_000_000, "gpt-5*": 400_000, "o[134]*": 200_000},
     ),
-    "anthropic": ProviderConfig(
+    "anthropic": ProviderConfig.model_construct(
         dialect="anthropic-messages",
         base_url="https://api.anthropic.com",
         base_url_env="ANTHROPIC_BASE_URL",
         key_env="ANTHROPIC_API_KEY",
         windows={"claude-*": 200_000},
     ),
-    "deepseek": ProviderConfig(
+    "deepseek": ProviderConfig.model_construct(
         dialect="openai-chat",
         base_url="https://api.deepseek.com",
         base_url_env="DEEPSEEK_BASE_URL",
@@ -106,10 +105,8 @@ PROVIDERS = {
 }
 
 
-class ModelsConfig(BaseModel):
+class ModelsConfig(RowConfig):
     """Which models there are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     default: str = ""
     """The model that is used where nobody names one."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
+from hames.compose.config import RowConfig
 from hames.kernel import Context, Key, plugin
 from hames.policy.grants import Grants
 from hames.policy.permissions import Permissions
@@ -15,10 +14,8 @@ from hames.store import STATE
 MODE: Key[Mode] = Key("permission mode")
 
 
-class PolicyConfig(BaseModel):
+class PolicyConfig(RowConfig):
     """What calls of tools may do."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Mode = "workspace-write"
     """``read-only`` reads; ``workspace-write`` also writes the workspace, runs commands in the sandbox, and asks for the network and

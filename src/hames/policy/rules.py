@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
+from hames.compose.config import RowConfig
 from hames.content.paths import expanded
 from hames.policy.port import ToolRequest
 from hames.policy.shell import loosened, simple_commands
@@ -21,10 +22,8 @@ from hames.policy.shell import loosened, simple_commands
 Verdict = Literal["allow", "ask", "deny"]
 
 
-class Rule(BaseModel):
+class Rule(RowConfig):
     """One rule: exactly one of ``allow``, ``ask`` and ``deny`` names tools, as a pattern like ``bash`` or ``mcp__github__*``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     allow: str = ""
     ask: str = ""

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from pydantic import BaseModel, ConfigDict
-
+from hames.compose.config import RowConfig
 from hames.content.errors import ConfigError
 from hames.kernel import Around, Context, Key, Registry, Scope, plugin
 
@@ -169,10 +168,8 @@ def render(assembly: Assembly) -> str:
 PROMPTS: Key[Prompts] = Key("prompts")
 
 
-class PromptsConfig(BaseModel):
+class PromptsConfig(RowConfig):
     """Who the agents are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     persona: str = ""
     """What this deployment's agents are for, and how they behave; may use ``{{model}}`` and ``{{cwd}}``."""

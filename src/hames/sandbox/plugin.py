@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from hames.compose import LOADED
+from hames.compose.config import RowConfig
 from hames.kernel import Context, plugin
 from hames.sandbox.hold import tidy
 from hames.sandbox.protect import NAMES, Rules, canonical, secrets
@@ -14,10 +13,8 @@ from hames.sandbox.service import SANDBOX, Sandbox
 from hames.store import STATE
 
 
-class SandboxConfig(BaseModel):
+class SandboxConfig(RowConfig):
     """How tools are confined."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     means: Literal["auto", "bubblewrap", "landlock", "seatbelt", "none"] = "auto"
     """``auto`` takes the best that works on this machine; ``none`` confines no command."""

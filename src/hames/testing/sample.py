@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from hames.compose.config import RowConfig
 from hames.content.finish import Usage
 from hames.content.jsontext import as_object
 from hames.content.schema import DEEPEST, as_list, defined, types_of, violations
@@ -29,10 +30,8 @@ CAPABILITIES: dict[str, Level] = dict.fromkeys(
 )
 
 
-class SampleConfig(BaseModel):
+class SampleConfig(RowConfig):
     """How tasks go."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "sample"
     """What the runner is called; another name stands in for the runner of that name."""

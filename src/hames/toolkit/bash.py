@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, BinaryIO
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.agents import Agent
+from hames.compose.config import RowConfig
 from hames.content.messages import Text
 from hames.kernel import Context, plugin
 from hames.policy import Capability
@@ -27,10 +28,8 @@ SPILL_LIMIT = 256 * 1024 * 1024  # bytes of it that are kept in a file
 DRAIN = 0.5  # seconds that output may still come after the shell has ended
 
 
-class BashConfig(BaseModel):
+class BashConfig(RowConfig):
     """How commands run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     timeout: float = Field(default=120.0, gt=0)
     """Seconds that a command has where the model names no other limit."""

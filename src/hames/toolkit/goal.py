@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.agents import AGENTS, Agent, TurnEnded
+from hames.compose.config import RowConfig
 from hames.content.errors import HamesError
 from hames.content.messages import Message, Text
 from hames.kernel import Context, plugin
@@ -20,10 +21,8 @@ Action = Literal["edit", "pause", "resume", "complete", "blocked"]
 PHASES: dict[str, str] = {"pause": "paused", "resume": "active", "complete": "complete", "blocked": "blocked"}
 
 
-class GoalConfig(BaseModel):
+class GoalConfig(RowConfig):
     """How far a goal drives an agent."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_rounds: int = Field(default=256, gt=0)
     """Turns that a goal may bring about at most, whatever the agent asks for."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.agents import AGENTS, Agent, TurnBegan
+from hames.compose.config import RowConfig
 from hames.kernel import Context, plugin
 from hames.prompts import PROMPTS, Facts
 from hames.toolkit.project import directories, read_text, trusted, user_directory
 from hames.trust import TRUST
 
 
-class InstructionsConfig(BaseModel):
+class InstructionsConfig(RowConfig):
     """Which instructions are read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     names: list[str] = ["AGENTS.md", "CLAUDE.md"]
     """Names of files that are looked for in each directory from the top of the checkout to the working directory."""

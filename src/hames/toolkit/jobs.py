@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.agents import AGENTS, Agent
+from hames.compose.config import RowConfig
 from hames.content.errors import HamesError
 from hames.content.messages import Message, Text
 from hames.kernel import Context, Key, plugin
@@ -20,10 +21,8 @@ JobStatus = Literal["running", "completed", "failed", "killed"]
 SHOWN = 20_000  # characters of output that are shown
 
 
-class JobsConfig(BaseModel):
+class JobsConfig(RowConfig):
     """How many jobs, and how often they wake an agent."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_running: int = Field(default=10, gt=0)
     """Jobs of one agent that run at a time."""

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hames.agents import AGENTS, Agent, TurnBegan
+from hames.compose.config import RowConfig
 from hames.content.jsontext import as_object
 from hames.content.visible import visible
 from hames.kernel import Context, plugin
@@ -32,10 +33,8 @@ COUNT = 200  # skills of a place that are looked at
 LEAD = "Skills, each with instructions for its kind of work; read one with the tool skill before you do that work:\n"
 
 
-class SkillsConfig(BaseModel):
+class SkillsConfig(RowConfig):
     """Where skills are."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     paths: list[str] = []
     """More folders of skills, for example ``~/skills``."""

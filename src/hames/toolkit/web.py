@@ -9,8 +9,9 @@ import sys
 from typing import Annotated, Any
 from urllib.parse import urljoin, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from hames.compose.config import RowConfig
 from hames.content.messages import clean
 from hames.kernel import Context, plugin
 from hames.toolkit.readable import decoded, stripped
@@ -22,10 +23,8 @@ TEXT_TYPES = ("text/", "application/json", "application/xml", "application/xhtml
 AGENT = "Mozilla/5.0 (compatible; hames)"
 
 
-class WebConfig(BaseModel):
+class WebConfig(RowConfig):
     """How pages are fetched."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     timeout: float = Field(default=30.0, gt=0)
     """Seconds that a page has, with its redirects."""

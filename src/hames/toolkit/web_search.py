@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from hames.compose.config import RowConfig
 from hames.content.jsontext import as_object, parse_object
 from hames.content.messages import clean
 from hames.kernel import Context, Key, plugin
@@ -43,10 +44,8 @@ class WebSearch(Protocol):
 WEB_SEARCH: Key[WebSearch] = Key("web search")
 
 
-class SearchConfig(BaseModel):
+class SearchConfig(RowConfig):
     """Who is asked."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     provider: Literal["brave", "searxng", "tavily"]
     """The service."""

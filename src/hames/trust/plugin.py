@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from hames.compose.config import RowConfig
 from hames.content.clock import Clock
 from hames.kernel import Context, plugin
 from hames.store import STATE
 from hames.trust.decisions import TRUST, Trust
 
 
-class TrustConfig(BaseModel):
+class TrustConfig(RowConfig):
     """Trust in directories."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     default: Literal["ask", "always", "never"] = "ask"
     """What holds where nobody has decided: ``ask`` asks a person if there is one and does not trust it otherwise, ``always`` trusts every

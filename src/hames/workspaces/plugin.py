@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from hames.agents import AGENTS, Agent, AgentCreate
 from hames.compose import BASE, LOADED
+from hames.compose.config import RowConfig
 from hames.kernel import Context, plugin
 from hames.store import STATE
 from hames.trust import TRUST
@@ -20,10 +21,8 @@ from hames.workspaces.workspace import Settings
 LONGEST_DEBOUNCE = 2_147_483_647  # milliseconds
 
 
-class WorkspacesConfig(BaseModel):
+class WorkspacesConfig(RowConfig):
     """How the compositions of workspaces follow their files."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     watch: bool = True
     """Whether a workspace is read again when its files change."""
