@@ -10,14 +10,14 @@ from hames.content.messages import ToolCall, ToolResult
 from hames.kernel import Notice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TurnBegan(Notice):
     """A turn has begun."""
 
     agent: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chunked(Notice):
     """A piece of an answer has arrived."""
 
@@ -25,7 +25,7 @@ class Chunked(Notice):
     chunk: Chunk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Answered(Notice):
     """A request has been answered, or has failed for good."""
 
@@ -33,7 +33,7 @@ class Answered(Notice):
     finish: Finish
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Retrying(Notice):
     """A request failed and is made again after ``wait`` seconds."""
 
@@ -42,7 +42,7 @@ class Retrying(Notice):
     wait: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ModelChanged(Notice):
     """A model failed for good, and the turn goes on with another one."""
 
@@ -52,7 +52,7 @@ class ModelChanged(Notice):
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SlotAwaited(Notice):
     """A request waits: as many of its provider run as may.
 
@@ -65,7 +65,7 @@ class SlotAwaited(Notice):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Compacted(Notice):
     """A summary has taken the place of the past; both in tokens, roughly."""
 
@@ -75,7 +75,7 @@ class Compacted(Notice):
     after: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NotCompacted(Notice):
     """The past stays as it is, although somebody wanted it shortened."""
 
@@ -83,7 +83,7 @@ class NotCompacted(Notice):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ToolStarted(Notice):
     """A call that may run is about to; its intent is on disk."""
 
@@ -91,7 +91,7 @@ class ToolStarted(Notice):
     call: ToolCall
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ToolProgress(Notice):
     """A call says how far it is."""
 
@@ -100,7 +100,7 @@ class ToolProgress(Notice):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ToolEnded(Notice):
     """A call has its result, whether it ran or not."""
 
@@ -109,7 +109,7 @@ class ToolEnded(Notice):
     result: ToolResult
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TurnEnded(Notice):
     """A turn has ended, and its end is logged."""
 

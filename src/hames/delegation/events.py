@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hames.kernel import Notice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TaskBegan(Notice):
     """A task has been taken on; its intent is on disk.
 
@@ -21,7 +21,7 @@ class TaskBegan(Notice):
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TaskSaid(Notice):
     """A task tells how far it is."""
 
@@ -29,7 +29,7 @@ class TaskSaid(Notice):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TaskEnded(Notice):
     """A task has ended; its outcome is on disk. Each one that began ends."""
 

@@ -10,7 +10,7 @@ from hames.kernel import Notice
 Status = Literal["connecting", "ready", "waiting", "failed", "closed"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ServerChanged(Notice):
     """A server is ready, or is not any more, or offers something else.
 

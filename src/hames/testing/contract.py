@@ -52,6 +52,10 @@ class Broken(AssertionError):
     """A promise is not kept."""
 
 
+class FilesLeft(Broken):
+    """Files are open that were not before."""
+
+
 async def broken_promises(runner: Runner, launches: Mapping[str, Make], *, patience: float = PATIENCE) -> list[str]:
     """The promises that a runner does not keep, in words; none where it keeps all.
 
@@ -63,11 +67,17 @@ async def broken_promises(runner: Runner, launches: Mapping[str, Make], *, patie
         await contract.a_task_completes_with_words()  # what is opened once, and stays, is open now
     for check in contract.checks():
         name = getattr(check, "__name__", "a promise").replace("_", " ")
-        try:
-            async with contract.nothing_left():
-                await check()
-        except Broken as error:
-            found.append(f"{name}: {error}")
+        for again in (True, False):
+            try:
+                async with contract.nothing_left():
+                    await check()
+            except FilesLeft as error:
+                if again:  # perhaps something of the host was opened meanwhile, once, and stays
+                    continue
+                found.append(f"{name}: {error}")
+            except Broken as error:
+                found.append(f"{name}: {error}")
+            break
     return found
 
 
@@ -114,7 +124,9 @@ class Contract:
             if not left and not more and open_files() <= files:
                 return
             await asyncio.sleep(self._patience / 1000)
-        raise Broken(f"it leaves tasks {left}, processes {sorted(more)}, {open_files() - files} open files")
+        if left or more:
+            raise Broken(f"it leaves tasks {left}, processes {sorted(more)}")
+        raise FilesLeft(f"it leaves {open_files() - files} open files")
 
     @asynccontextmanager
     async def _begun(self, kind: str, prepare: Callable[[Launch], Launch] = lambda made: made) -> AsyncGenerator[Begun]:

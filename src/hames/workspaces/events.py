@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hames.kernel import Notice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WorkspaceReloaded(Notice):
     """A pass over a live workspace has ended.
 
