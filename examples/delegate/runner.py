@@ -45,7 +45,7 @@ class EchoWork:
             await asyncio.wait_for(self._stopped.wait(), waits)
         except TimeoutError:
             return Outcome("completed", text=f"You said: {self._launch.spec.prompt}")
-        return failed("CANCELLED", status="aborted")
+        return failed("CANCELLED")
 
     async def dispose(self) -> None:
         self._withdraw()

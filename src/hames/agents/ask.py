@@ -61,11 +61,11 @@ class Asking:
             finish = await self._attempts(agent, watch, meter)
             if finish.failure is None or finish.reason != "error" or finish.failure.kind not in ELSEWHERE:
                 return finish
-            price = agent.model()[0].cost
+            price, ref = agent.model()[0].cost, agent.model_ref
             if not remaining or not self._change(agent, remaining, finish.failure):
                 return finish
             if finish.usage is not None:
-                meter.count(finish.usage, price)
+                meter.count(finish.usage, price, ref)
 
     def _change(self, agent: Agent, remaining: list[str], failure: Failure) -> bool:
         """Go on with the next model that can be used; whether there was one."""
@@ -94,7 +94,7 @@ class Asking:
                 return finish
             attempt += 1
             if finish.usage is not None:
-                meter.count(finish.usage, agent.model()[0].cost)
+                meter.count(finish.usage, agent.model()[0].cost, agent.model_ref)
             agent.session.append("retry", {"failure": encode_failure(failure), "wait": wait})
             self._ctx.emit(Retrying(agent.id, failure, wait), at=agent.scope)
             await agent.clock.sleep(wait)

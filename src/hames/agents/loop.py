@@ -83,6 +83,7 @@ class Loop:
                 "error", self._text(agent), f"{error.code}: {error}", None, meter.own_usage, meter.own_steps, error.code, error.remedy
             )
         finally:
+            end = replace(end, models=tuple(meter.models.items()))
             if meter.steps > meter.own_steps:
                 end = replace(end, below=meter.usage - meter.own_usage, steps_below=meter.steps - meter.own_steps)
             agent.turn_model = ""
@@ -121,7 +122,7 @@ class Loop:
                 recovered = True
                 if await self._fit.overflowed(agent, meter, watch):
                     continue
-            meter.spend(finish.usage, agent.model()[0].cost)
+            meter.spend(finish.usage, agent.model()[0].cost, agent.model_ref)
             if finish.reason != "tool-calls":
                 if finish.reason == "stop" and not agent.finishing and agent.inbox.take_step():
                     continue
@@ -132,7 +133,7 @@ class Loop:
             if repeated >= STOP:
                 detail = f"the same call with the same result, {repeated} times"
                 return self._over(agent, meter, detail, "REPEATED", "say to the agent what it overlooks, and go on with the session")
-            if concluded and agent.finishing:
+            if agent.finishing:
                 return TurnEnd("completed", self._text(agent), "", None, meter.own_usage, meter.own_steps)
             if not meter.exhausted() and agent.inbox.take_step():
                 continue

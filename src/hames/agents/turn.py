@@ -19,6 +19,7 @@ class TurnEnd:
     :param code: a stable word for what failed, where it was not the model.
     :param remedy: what can be done about it, in a line; empty where nothing is known.
     :param steps: model requests that were answered in this turn.
+    :param models: of ``usage``, what each model spent.
     :param below: what tasks spent that were started in this turn, as far as they did so before its end.
     """
 
@@ -30,6 +31,7 @@ class TurnEnd:
     steps: int = 0
     code: str = ""
     remedy: str = ""
+    models: tuple[tuple[str, Usage], ...] = ()
     below: Usage = Usage()
     steps_below: int = 0
 

@@ -38,78 +38,106 @@ def dollars(amount: float, digits: int = 4) -> str:
 
 
 KINDS = ("steps", "tokens", "cost")
+NANO = 1_000_000_000  # of a dollar: cost is counted in whole ones, so that three parts of a third are the whole
 
 
 class Meter:
-    """Counts what is spent against limits, and against those of the meter that it is a part of.
+    """Counts what is spent against limits, and against those of the meter that it is inside of.
 
-    A part with a limit of its own has that much set aside for it: the whole cannot spend it elsewhere, and gets back what is left when
-    the part is closed. A part without one draws on what the whole has not set aside. So the sum of all parts is never more than the whole.
+    A *part* has its limits set aside for it: the whole cannot spend that elsewhere, and gets back what is left when the part is closed. A
+    meter that is only inside of another one, or that has no limit of a kind, draws on what is not set aside there. So what all may still
+    spend is never more than the whole has left.
 
-    :ivar steps: so far, with those of its parts; as ``usage``.
-    :ivar own_steps: without those of its parts; as ``own_usage``.
-    :ivar cost: US dollars so far, counted only where it is limited here or above; None once it is not known any more.
+    :ivar steps: so far, with those of the meters inside; as ``usage``.
+    :ivar own_steps: without them; as ``own_usage``, and ``models`` for each model.
     """
 
-    __slots__ = ("_open", "_set_aside", "_warned", "cost", "limits", "own_steps", "own_usage", "steps", "usage", "whole")
+    __slots__ = ("_aside", "_cost", "_held", "_limits", "_warned", "limits", "models", "own_steps", "own_usage", "steps", "usage", "whole")
 
     def __init__(self, limits: Limits, whole: Meter | None = None) -> None:
         self.limits = limits
         self.whole = whole
         self.steps = self.own_steps = 0
         self.usage = self.own_usage = Usage()
-        self.cost: float | None = 0.0
-        self._set_aside: dict[str, float] = {}
+        self.models: dict[str, Usage] = {}
+        self._limits: dict[str, int | None] = {"steps": limits.steps, "tokens": limits.tokens}
+        self._limits["cost"] = None if limits.cost is None else round(limits.cost * NANO)
+        self._cost: int | None = 0
+        self._aside: dict[str, int] = dict.fromkeys(KINDS, 0)  # set aside here for parts
+        self._held: dict[str, int] = {}  # set aside for this one above; only of kinds that are
         self._warned = False
-        self._open = True
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars so far, counted only where it is limited here or above; None once it is not known any more."""
+        return None if self._cost is None else self._cost / NANO
 
     # what is left
 
     def spent(self, kind: str) -> float | None:
         """Of ``steps``, ``tokens`` or ``cost``; None where nobody knows."""
-        return self.steps if kind == "steps" else self.usage.total if kind == "tokens" else self.cost
+        spent = self._spent(kind)
+        return spent if spent is None or kind != "cost" else spent / NANO
 
-    def limit(self, kind: str) -> float | None:
-        return getattr(self.limits, kind)
+    def _spent(self, kind: str) -> int | None:
+        return self.steps if kind == "steps" else self.usage.total if kind == "tokens" else self._cost
+
+    def _own(self, kind: str) -> int | None:
+        """What its own limit leaves; None without one."""
+        limit, spent = self._limits[kind], self._spent(kind)
+        return None if limit is None else 0 if spent is None else limit - spent - self._aside[kind]
+
+    def _left(self, kind: str) -> int | None:
+        own = self._own(kind)
+        if kind in self._held or self.whole is None:
+            return own
+        above = self.whole._left(kind)
+        return above if own is None else own if above is None else min(own, above)
 
     def left(self, kind: str) -> float | None:
-        """What may still be spent here; None where nothing limits it."""
-        limit, spent = self.limit(kind), self.spent(kind)
-        if limit is None:
-            return None if self.whole is None else self.whole.left(kind)
-        return 0.0 if spent is None else limit - spent - self._set_aside.get(kind, 0.0)
+        """What may still be spent of ``steps``, ``tokens`` or ``cost``; None where nothing limits it."""
+        left = self._left(kind)
+        return left if left is None or kind != "cost" else left / NANO
 
     def part(self, limits: Limits) -> Meter:
-        """A part with limits of its own, which are set aside for it.
+        """A meter inside of this one for which its limits are set aside.
 
         :raises UsageError: if there is not so much left.
         """
-        for kind in KINDS:
-            wanted, left = getattr(limits, kind), self.left(kind)
-            if wanted is not None and left is not None and wanted > left:
-                shown = (dollars(wanted), dollars(max(0.0, left))) if kind == "cost" else (f"{wanted:g} {kind}", f"{max(0, left):g}")
-                raise UsageError(f"{shown[0]} are asked for, and {shown[1]} are left", remedy="ask for less", code="BUDGET_EXCEEDED")
         made = Meter(limits, self)
         for kind in KINDS:
-            if (wanted := made.limit(kind)) is not None:
-                self._reserve(kind, wanted)
+            wanted, left = made._limits[kind], self._left(kind)
+            if wanted is not None and (wanted < 0 or (left is not None and wanted > left)):
+                rest = dollars(max(0, left or 0) / NANO) if kind == "cost" else max(0, left or 0)
+                raise UsageError(f"{said(kind, wanted)} are asked for, and {rest} are left", remedy="ask for less", code="BUDGET_EXCEEDED")
+        for kind in KINDS:
+            if made._limits[kind] is not None:
+                made._held[kind] = 0
+                made._hold(kind)
         return made
 
     def close(self) -> None:
         """Give back what was set aside and not spent."""
-        if self._open and self.whole is not None:
-            self._open = False
-            for kind in KINDS:
-                limit, spent = self.limit(kind), self.spent(kind)
-                if limit is not None:
-                    self.whole._reserve(kind, -max(0.0, limit - (limit if spent is None else spent)))
+        for kind, held in tuple(self._held.items()):
+            del self._held[kind]
+            if self.whole is not None:
+                self.whole._set_aside(kind, -held)
 
-    def _reserve(self, kind: str, amount: float) -> None:
-        """Set something aside, or give it back, at the nearest meter that limits it: above that one it has been set aside already."""
-        if self.limit(kind) is not None:
-            self._set_aside[kind] = max(0.0, self._set_aside.get(kind, 0.0) + amount)
+    def _hold(self, kind: str) -> None:
+        """Hold above what this one, or a part of it, may still spend."""
+        held, limit, spent = self._held.get(kind), self._limits[kind], self._spent(kind)
+        if held is None or limit is None or self.whole is None:
+            return
+        self._held[kind] = max(0 if spent is None else limit - spent, self._aside[kind], 0)
+        self.whole._set_aside(kind, self._held[kind] - held)
+
+    def _set_aside(self, kind: str, amount: int) -> None:
+        if self._limits[kind] is not None:
+            self._aside[kind] += amount
+        if kind in self._held:
+            self._hold(kind)
         elif self.whole is not None:
-            self.whole._reserve(kind, amount)
+            self.whole._set_aside(kind, amount)
 
     # spending
 
@@ -117,69 +145,70 @@ class Meter:
     def counts_cost(self) -> bool:
         return self.limits.cost is not None or (self.whole is not None and self.whole.counts_cost)
 
-    def spend(self, usage: Usage | None, cost: Callable[[Usage], float | None]) -> None:
+    def spend(self, usage: Usage | None, cost: Callable[[Usage], float | None], model: str = "") -> None:
         """Count one answered request.
 
         :param cost: the price of the model's tokens, asked only where cost is limited.
+        :param model: who answered.
         """
         self.own_steps += 1
-        self.count(usage, cost, steps=1)
+        self.count(usage, cost, model, steps=1)
 
-    def count(self, usage: Usage | None, cost: Callable[[Usage], float | None], *, steps: int = 0) -> None:
+    def count(self, usage: Usage | None, cost: Callable[[Usage], float | None], model: str = "", *, steps: int = 0) -> None:
         """Count tokens that were no answer to the conversation."""
         if usage is not None:
+            self.models[model] = self.models.get(model, Usage()) + usage
             self.own_usage = self.own_usage + usage
-        self._spend(usage, cost(usage) if usage is not None and self.counts_cost else None, steps)
+        price = cost(usage) if usage is not None and self.counts_cost else None
+        self._spend(usage, None if price is None else round(price * NANO), steps)
 
-    def _spend(self, usage: Usage | None, cost: float | None, steps: int) -> None:
-        before = {kind: self.spent(kind) for kind in KINDS}
+    def _spend(self, usage: Usage | None, cost: int | None, steps: int) -> None:
         self.steps += steps
         if usage is not None:
             self.usage = self.usage + usage
-        if self.counts_cost and self.cost is not None:
-            self.cost = None if cost is None else self.cost + cost
-        if self.whole is None:
-            return
-        for kind in KINDS:
-            limit, old, new = self.limit(kind), before[kind], self.spent(kind)
-            if limit is not None and self._open:  # what was set aside has become what is spent
-                self.whole._reserve(kind, -(min(limit, limit if new is None else new) - min(limit, limit if old is None else old)))
-        self.whole._spend(usage, cost, steps)
+        if self.counts_cost and self._cost is not None:
+            self._cost = None if cost is None else self._cost + cost
+        for kind in self._held:
+            self._hold(kind)
+        if self.whole is not None:
+            self.whole._spend(usage, cost, steps)
 
     def exhausted(self) -> str:
         """Which limit forbids another request, in words; empty while none does."""
         for kind in KINDS:
-            if said := self._exhausted(kind):
-                return said
+            left = self._left(kind)
+            if left is not None and left <= 0:
+                return self._exhausted(kind)
         return ""
 
     def _exhausted(self, kind: str) -> str:
-        limit, left = self.limit(kind), self.left(kind)
-        if limit is None:
-            return "" if self.whole is None else self.whole._exhausted(kind)
-        if left is None or left > 0:
-            return ""
-        aside = self._set_aside.get(kind, 0.0)
+        limit, own = self._limits[kind], self._own(kind)
+        if (limit is None or own is None or own > 0) and self.whole is not None:
+            return self.whole._exhausted(kind)
+        aside = f"{dollars(self._aside[kind] / NANO) if kind == 'cost' else self._aside[kind]} set aside" if self._aside[kind] else ""
+        spent = f"{self.usage.total} used" if kind == "tokens" else ""
         if kind == "cost":
-            spent = "nobody knows how much is spent" if self.cost is None else f"{dollars(self.cost)} spent"
-            spent += f", {dollars(aside)} set aside" if aside else ""
-            return f"the limit of {dollars(limit)} is reached ({spent})"
-        if kind == "steps":
-            return f"the limit of {limit:g} steps is reached" + (f" ({aside:g} set aside)" if aside else "")
-        return f"the limit of {limit:g} tokens is reached ({self.usage.total} used{f', {aside:g} set aside' if aside else ''})"
+            spent = "nobody knows how much is spent" if self._cost is None else f"{said(kind, self._cost)} spent"
+        why = ", ".join(each for each in (spent, aside) if each)
+        return f"the limit of {said(kind, limit or 0)} is reached" + (f" ({why})" if why else "")
 
     def warning(self) -> str:
         """What to tell the agent when it is near a limit, once; empty otherwise."""
         if self._warned:
             return ""
         left: list[str] = []
-        for kind, said in (("steps", "more answers"), ("tokens", "more tokens"), ("cost", "more")):
-            limit, rest = self.limit(kind), self.left(kind)
-            if limit is None or rest is None or rest > (1 - SOFT) * limit + 1e-9 or (kind == "steps" and limit <= 1):
+        for kind, more in (("steps", "more answers"), ("tokens", "more tokens"), ("cost", "more")):
+            limit, own = self._limits[kind], self._own(kind)
+            if limit is None or own is None or limit - own < SOFT * limit * (1 - 1e-12) or (kind == "steps" and limit <= 1):
                 continue
-            if kind != "cost" or self.cost is not None:
-                left.append(f"{dollars(max(0.0, rest), 2) if kind == 'cost' else f'{max(0, rest):g}'} {said}")
+            if kind != "cost" or self._cost is not None:
+                left.append(f"{dollars(max(0, own) / NANO, 2) if kind == 'cost' else max(0, own)} {more}")
         if not left:
             return ""
         self._warned = True
         return f"Your budget allows {' and '.join(left)}. Come to an end: finish what you are at, and say what is left to do."
+
+
+def said(kind: str, amount: int) -> str:
+    """An amount of a kind, for people."""
+    return dollars(amount / NANO) if kind == "cost" else f"{amount} {kind}"

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from hames.compose.config import RowConfig
 from hames.kernel import Context, Key, plugin
@@ -60,7 +60,7 @@ class _Provider:
         self.running = 0
         self.cut = 0  # requests that had begun when it was asked too often, and say nothing new
         self.begun = 0
-        self.lanes: OrderedDict[str, list[tuple[int, tuple[int, ...], int, asyncio.Future[None]]]] = OrderedDict()
+        self.lanes: OrderedDict[str, list[tuple[int, tuple[int, ...], int, asyncio.Future[int]]]] = OrderedDict()
         self.count = 0
 
     @property
@@ -79,7 +79,7 @@ class _Provider:
                 heapq.heappop(heap)
             if heap:
                 self._take()
-                heapq.heappop(heap)[3].set_result(None)
+                heapq.heappop(heap)[3].set_result(self.begun)
             if not heap:
                 del self.lanes[lane]
 
@@ -92,19 +92,18 @@ class _Provider:
         if not self.lanes and self.free():
             self._take()
             return self.begun
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.count += 1
         heapq.heappush(self.lanes.setdefault(place.lane, []), (-place.priority, place.rank, self.count, future))
         try:
             with waits():
-                await future
-        except asyncio.CancelledError:
+                return await future
+        except BaseException:
             if future.done() and not future.cancelled():
                 self.release()
             else:
                 future.cancel()
             raise
-        return self.begun
 
     def release(self) -> None:
         self.running -= 1
@@ -183,7 +182,7 @@ class SchedulerConfig(RowConfig):
 
     concurrency: int = Field(default=DEFAULT, gt=0)
     """Requests of one provider at a time, at most; fewer where it says that it is asked too often."""
-    providers: dict[str, int] = {}
+    providers: dict[str, PositiveInt] = {}
     """The same for single providers, by their names."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn, cast
 
+from hames.content.messages import clean
+
 #: Compact JSON text; characters stand for themselves. The text must be valid Unicode (see ``messages.clean``).
 dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -12,6 +14,17 @@ dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 def as_object(value: Any) -> dict[str, Any]:
     """The value itself if it is an object, else an empty one: for data of other people, read leniently."""
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def as_json(value: Any) -> Any:
+    """The value as JSON keeps it: valid Unicode, and copies of lists and objects.
+
+    :raises ValueError: if it is no JSON: a number that is none, a key that is no text, nested beyond measure.
+    """
+    try:
+        return json.loads(clean(json.dumps(value, ensure_ascii=False, allow_nan=False)))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
 
 
 def as_list_of_texts(value: Any) -> tuple[str, ...]:

@@ -33,76 +33,87 @@ MOST = 50
 
 def violations(value: Any, schema: Any) -> list[str]:
     """Every way in which a value does not follow a schema, each with its path; nothing where it does. Raises for no value."""
-    found = _violations(value, schema, "$", as_object(schema), DEEPEST)
+    found = _Judge(as_object(schema)).violations(value, schema, "$", DEEPEST)
     return found if len(found) <= MOST else [*found[:MOST], f"and {len(found) - MOST} more"]
 
 
-def _violations(value: Any, schema: Any, path: str, root: dict[str, Any], deep: int) -> list[str]:
-    if isinstance(schema, bool):
-        return [] if schema else [f"{path}: nothing is allowed here"]
-    if deep <= 0:
-        return [f"{path}: nested deeper than {DEEPEST} levels"]
-    members = as_object(schema)
-    if "$ref" in members:
-        target = defined(root, members["$ref"])
-        return _violations(value, target, path, root, deep - 1) if target is not None else [f"{path}: {members['$ref']} points nowhere"]
-    types = types_of(members)
-    if types and not any(is_of(value, name) for name in types):
-        return [f"{path}: expected {' or '.join(types)}, got {type_name(value)}"]
-    if value is None and members.get("nullable") is True:
-        return []
-    found: list[str] = []
-    if "enum" in members and not any(same(value, item) for item in as_list(members["enum"])):
-        found.append(f"{path}: must be one of {as_list(members['enum'])}")
-    if "const" in members and not same(value, members["const"]):
-        found.append(f"{path}: must be {members['const']!r}")
-    found += _alternatives(value, members, path, root, deep)
-    if isinstance(value, dict):
-        found += _object(as_object(value), members, path, root, deep)
-    elif isinstance(value, list):
-        found += _array(as_list(value), members, path, root, deep)
-    elif isinstance(value, str):
-        found += _string(value, members, path)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        found += _number(value, members, path)
-    return found
+class _Judge:
+    """Judges one value. What was found at one place for one part of the schema is found once: alternatives within alternatives would
+    ask for it again and again."""
 
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._known: dict[tuple[str, int], list[str]] = {}
 
-def _alternatives(value: Any, members: dict[str, Any], path: str, root: dict[str, Any], deep: int) -> list[str]:
-    found: list[str] = []
-    for key in ("anyOf", "oneOf"):
-        if key not in members:
-            continue
-        parts = as_list(members[key])
-        said = [_violations(value, part, path, root, deep - 1) for part in parts]
-        fits = sum(not each for each in said)
-        if not fits:
-            nearest: list[str] = min(said, key=len) if said else []
-            found.append(f"{path}: fits none of {len(parts)} alternatives" + (f"; nearest: {'; '.join(nearest[:3])}" if nearest else ""))
-        elif key == "oneOf" and fits > 1:
-            found.append(f"{path}: fits {fits} of {len(parts)} alternatives, and may fit only one")
-    return found
+    def violations(self, value: Any, schema: Any, path: str, deep: int) -> list[str]:
+        if isinstance(schema, bool):
+            return [] if schema else [f"{path}: nothing is allowed here"]
+        if deep <= 0:
+            return [f"{path}: nested deeper than {DEEPEST} levels"]
+        key = (path, id(schema))
+        if key not in self._known:
+            self._known[key] = self._judged(value, as_object(schema), path, deep)
+        return self._known[key]
 
+    def _judged(self, value: Any, members: dict[str, Any], path: str, deep: int) -> list[str]:
+        if "$ref" in members:
+            target = defined(self._root, members["$ref"])
+            return [f"{path}: {members['$ref']} points nowhere"] if target is None else self.violations(value, target, path, deep - 1)
+        types = types_of(members)
+        if types and not any(is_of(value, name) for name in types):
+            return [f"{path}: expected {' or '.join(types)}, got {type_name(value)}"]
+        if value is None and members.get("nullable") is True:
+            return []
+        found: list[str] = []
+        if "enum" in members and not any(same(value, item) for item in as_list(members["enum"])):
+            found.append(f"{path}: must be one of {as_list(members['enum'])}")
+        if "const" in members and not same(value, members["const"]):
+            found.append(f"{path}: must be {members['const']!r}")
+        found += self._alternatives(value, members, path, deep)
+        if isinstance(value, dict):
+            found += self._object(as_object(value), members, path, deep)
+        elif isinstance(value, list):
+            found += self._array(as_list(value), members, path, deep)
+        elif isinstance(value, str):
+            found += _string(value, members, path)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found += _number(value, members, path)
+        return found
 
-def _object(value: dict[str, Any], members: dict[str, Any], path: str, root: dict[str, Any], deep: int) -> list[str]:
-    properties = as_object(members.get("properties"))
-    found = [f"{path}: {name!r} is missing" for name in as_list(members.get("required")) if name not in value]
-    for name, item in value.items():
-        if name in properties:
-            found += _violations(item, properties[name], f"{path}.{name}", root, deep - 1)
-        elif members.get("additionalProperties") is False:
-            found.append(f"{path}: {name!r} is not allowed")
-        elif "additionalProperties" in members:
-            found += _violations(item, members["additionalProperties"], f"{path}.{name}", root, deep - 1)
-    return found
+    def _alternatives(self, value: Any, members: dict[str, Any], path: str, deep: int) -> list[str]:
+        found: list[str] = []
+        for key in ("anyOf", "oneOf"):
+            if key not in members:
+                continue
+            parts = as_list(members[key])
+            said = [self.violations(value, part, path, deep - 1) for part in parts]
+            fits = sum(not each for each in said)
+            if not fits:
+                nearest: list[str] = min(said, key=len) if said else []
+                hint = f"; nearest: {'; '.join(nearest[:3])}" if nearest else ""
+                found.append(f"{path}: fits none of {len(parts)} alternatives{hint}")
+            elif key == "oneOf" and fits > 1:
+                found.append(f"{path}: fits {fits} of {len(parts)} alternatives, and may fit only one")
+        return found
 
+    def _object(self, value: dict[str, Any], members: dict[str, Any], path: str, deep: int) -> list[str]:
+        properties = as_object(members.get("properties"))
+        found = [f"{path}: {name!r} is missing" for name in as_list(members.get("required")) if name not in value]
+        for name, item in value.items():
+            if name in properties:
+                found += self.violations(item, properties[name], f"{path}.{name}", deep - 1)
+            elif members.get("additionalProperties") is False:
+                found.append(f"{path}: {name!r} is not allowed")
+            elif "additionalProperties" in members:
+                found += self.violations(item, members["additionalProperties"], f"{path}.{name}", deep - 1)
+        return found
 
-def _array(value: list[Any], members: dict[str, Any], path: str, root: dict[str, Any], deep: int) -> list[str]:
-    found = _bounds(len(value), "items", members.get("minItems"), members.get("maxItems"), path)
-    if "items" in members:
-        for index, item in enumerate(value):
-            found += _violations(item, members["items"], f"{path}[{index}]", root, deep - 1)
-    return found
+    def _array(self, value: list[Any], members: dict[str, Any], path: str, deep: int) -> list[str]:
+        found = _bounds(len(value), "items", members.get("minItems"), members.get("maxItems"), path)
+        if "items" in members:
+            for index, item in enumerate(value):
+                found += self.violations(item, members["items"], f"{path}[{index}]", deep - 1)
+        return found
 
 
 def _string(value: str, members: dict[str, Any], path: str) -> list[str]:

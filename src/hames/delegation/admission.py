@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hames.budget import Meter
-from hames.content.errors import ConfigError, ModelReferenceError, UsageError
+from hames.budget import Limits, Meter
+from hames.content.errors import ConfigError, HamesError, UsageError
 from hames.content.schema_check import mistakes
 from hames.delegation.failures import FAILURES, Refused
 from hames.delegation.outcome import Level
@@ -52,9 +53,14 @@ def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, *, run
         raise Refused("SPEC_INVALID", "the prompt is empty", remedy="say what is to be done")
     if len(spec.prompt) > LONGEST:
         raise Refused("SPEC_INVALID", f"the prompt has {len(spec.prompt)} characters", remedy=f"at most {LONGEST}; give the rest as files")
-    for name, value in (("retries", spec.retries), ("seconds", spec.budget.seconds), ("idle", spec.budget.idle)):
-        if value is not None and (value < 0 or (value == 0 and name != "retries")):
+    for name in Limits.__slots__:
+        value = getattr(spec.budget, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
             raise Refused("SPEC_INVALID", f"{name} is {value}", remedy="give a positive number")
+    if spec.retries < 0:
+        raise Refused("SPEC_INVALID", f"retries is {spec.retries}", remedy="give a number from 0 on")
+    if spec.permission and spec.permission not in WIDTH:
+        raise Refused("SPEC_INVALID", f"there is no permission {spec.permission!r}", remedy=f"there are {', '.join(WIDTH)}")
     chosen = runners.choose(origin.scope, spec.runner or runner)
     spec = replace(spec, runner=chosen.name)
     if spec.role:
@@ -79,8 +85,8 @@ def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, *, run
     grant = (*origin.grant, *masks(spec, origin, last=depth == max_depth))
     try:
         spec = replace(chosen.check(replace(spec, permission=permission), origin))
-    except ModelReferenceError as error:
-        code = error.code if error.code in FAILURES else "MODEL_UNKNOWN"
+    except HamesError as error:
+        code = error.code if error.code in FAILURES else "SPEC_INVALID"
         raise Refused(code, error.message, remedy=error.remedy) from None
     whole = origin.meter
     try:
@@ -123,6 +129,8 @@ def masks(spec: TaskSpec, origin: Origin, *, last: bool) -> list[Mask]:
     starting = frozenset(
         name for scope in chain(home) for name, tool in tools.registry.view(scope).items() if "delegate" in tool.capabilities
     )
+    if last and spec.tools and starting.issuperset(spec.tools):
+        raise Refused("GRANT_EXCEEDED", f"{', '.join(spec.tools)} may not be handed down so deep", remedy="leave it out")
     if last and starting:
         found.append(Mask(deny=starting))
     return found

@@ -74,7 +74,11 @@ class Delegating:
             raise ToolError(f"{error.message}{f' ({error.remedy})' if error.remedy else ''}", error.code) from None
         except HamesError as error:
             raise ToolError(str(error), error.code) from None
-        call.note("delegated", {"call": call.call_id, "task": task.id, "spec": task.spec.as_json()})
+        try:
+            call.note("delegated", {"call": call.call_id, "task": task.id, "spec": task.spec.as_json()})
+        except HamesError:
+            task.cancel("parent")
+            raise
         if given.get("run_in_background"):
             return self._in_background(task, agent, call)
         with agent.waiting("child"):
@@ -83,7 +87,8 @@ class Delegating:
 
     def _spec(self, given: Mapping[str, Any]) -> TaskSpec:
         config = self._config
-        for name, allowed in (("model", config.models), ("effort", config.efforts), ("isolation", config.isolation)):
+        isolation = given.get("isolation") or next(iter(config.isolation))
+        for name, allowed in (("model", config.models), ("effort", config.efforts)):
             value = given.get(name, "")
             if value and allowed is not None and not matches(value, allowed):
                 raise Refused(
@@ -105,7 +110,7 @@ class Delegating:
             as_list_of_texts(tools) if tools is not None else None,
             given.get("permission", ""),
             budget=replace(self._budget, **limits),
-            isolation=given.get("isolation") or "shared",
+            isolation=isolation,
             mode="background" if given.get("run_in_background") else "foreground",
         )
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hames.content.errors import HamesError
+from hames.content.jsontext import as_json
 from hames.content.schema import violations
 from hames.delegation.failures import FAILURES
-from hames.delegation.outcome import Outcome, Status, bounded, failed, with_attempts
+from hames.delegation.outcome import Outcome, bounded, failed
 from hames.delegation.records import Attempt
 from hames.delegation.runner import Launch, Work
 from hames.delegation.task import Task
@@ -22,14 +23,8 @@ if TYPE_CHECKING:
     from hames.delegation.service import Tasks
 
 
-CAUSES: dict[str, tuple[Status, str]] = {
-    "deadline": ("budget", "DEADLINE"),
-    "idle": ("budget", "IDLE"),
-    "parent": ("aborted", "PARENT_ENDED"),
-    "disposed": ("aborted", "PARENT_ENDED"),
-    "shutdown": ("interrupted", "HOST_ENDED"),
-}
-"""How a task ends that was stopped for a cause; for any other one it is ``aborted`` and ``CANCELLED``."""
+CAUSES = {"deadline": "DEADLINE", "idle": "IDLE", "parent": "PARENT_ENDED", "disposed": "PARENT_ENDED", "shutdown": "HOST_ENDED"}
+"""The code of a task that was stopped for a cause; for any other one it is ``CANCELLED``."""
 FIRST_PAUSE = 0.5  # seconds before another attempt, doubling
 
 
@@ -37,53 +32,70 @@ class Drive:
     """One task under way."""
 
     def __init__(self, tasks: Tasks, task: Task) -> None:
+        assert task.runner is not None
         self._tasks = tasks
         self._task = task
+        self._runner = task.runner
         self._ledger = tasks.ledger
         self._grace = tasks.config.grace
+        self._launched = 0
+        self._end: float | None = None  # when its time is over, by the clock of the event loop
 
     async def run(self) -> Outcome:
         """All attempts.
 
         :raises StorageError: if the intent, or a launch, cannot be recorded: it does not happen then.
         """
-        task, n = self._task, 0
+        task, loop = self._task, asyncio.get_running_loop()
+        if task.spec.budget.seconds is not None:
+            self._end = loop.time() + task.spec.budget.seconds
+        found: list[Outcome] = []
         while True:
-            n += 1
-            outcome = checked(await self._attempt(n), task)
+            outcome = checked(await self._attempt(len(found) + 1), task)
+            found.append(outcome)
             again = outcome.code in FAILURES and FAILURES[outcome.code].retry == "by itself"
-            if not again or n > task.spec.retries or task.cause:
-                return with_attempts(outcome, n)
-            await asyncio.wait((task.stopped,), timeout=FIRST_PAUSE * 2 ** (n - 1))
+            if not again or len(found) > task.spec.retries or task.cause:
+                break
+            pause = loop.time() + FIRST_PAUSE * 2 ** (len(found) - 1)
+            await asyncio.wait((task.stopped,), timeout=min(pause, self._end or pause) - loop.time())
+            self._look_at_the_time()
+            if task.cause:
+                found[-1] = self._stopped(outcome)
+                break
+        return summed(found, self._launched)
+
+    def _look_at_the_time(self) -> None:
+        """Cancel it where its time is over."""
+        task = self._task
+        if self._end is not None and asyncio.get_running_loop().time() >= self._end:
+            task.cancel("deadline", f"its {task.spec.budget.seconds:g} s are over")
 
     async def _attempt(self, n: int) -> Outcome:
-        task, runner = self._task, self._task.runner
+        task, runner = self._task, self._runner
         if task.cause:
-            return self._stopped(Outcome("aborted"))
-        began = self._tasks.clock.now()
-        attempt = Attempt(n, f"{runner.name}/{runner.version}", runner.digest, "", began, 0.0, "")
+            return self._stopped(Outcome("aborted", cost=0.0))
+        attempt = Attempt(n, f"{runner.name}/{runner.version}", runner.digest, "", self._tasks.clock.now(), 0.0, "")
         self._ledger.attempt(task.id, task.epoch, attempt)
         await self._ledger.update(task.id, task.epoch, "launching", liveness="undetermined")
+        self._launched += 1
         task.state = "launching"
         task.touch()
         outcome = Outcome("unknown", "infrastructure", "OUTCOME_UNKNOWN")
-        native = ""
         try:
             work = await self._start(n)
             if isinstance(work, Outcome):
                 outcome = work
             else:
-                native = work.native
-                self._ledger.attempt(task.id, task.epoch, replace(attempt, native=native))
-                outcome = await self._work(work)
+                outcome, native = await self._work(work, attempt)
+                attempt = replace(attempt, native=native)
         finally:
-            ended = replace(attempt, native=native, ended=self._tasks.clock.now(), exit=outcome.code or outcome.status)
+            ended = replace(attempt, ended=self._tasks.clock.now(), exit=outcome.code or outcome.status)
             self._ledger.attempt(task.id, task.epoch, ended)
         return outcome
 
     async def _start(self, n: int) -> Work | Outcome:
         """Begin an attempt; an outcome where that did not come to be."""
-        task = self._task
+        task, loop = self._task, asyncio.get_running_loop()
         launch = Launch(
             task.id,
             n,
@@ -97,68 +109,78 @@ class Drive:
             task.signal,
             task.touch,
             task.waits,
-            lambda text: self._tasks.said(task, text),
+            self._said,
         )
-        starting = asyncio.ensure_future(task.runner.start(launch))
+        starting = asyncio.ensure_future(self._runner.start(launch))
         try:
-            await asyncio.wait((starting, task.stopped), return_when=asyncio.FIRST_COMPLETED)
+            left = None if self._end is None else self._end - loop.time()
+            await asyncio.wait((starting, task.stopped), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            self._look_at_the_time()
         finally:
             if not starting.done():
-                await self._end(starting)
+                await self._end_it(starting)
         if not starting.done():
             starting.add_done_callback(self._late)
-            return failed("NOT_CLOSED", f"{task.runner.name} was still starting {self._grace:g} s after it was to end")
+            return failed("NOT_CLOSED", f"{self._runner.name} was still starting {self._grace:g} s after it was to end")
         if starting.cancelled():
-            return self._stopped(Outcome("aborted"))
+            return self._stopped(Outcome("aborted", cost=0.0))
         error = starting.exception()
         if error is None:
             return starting.result()
         if task.cause:
-            return self._stopped(Outcome("aborted", diagnostic=said(error)))
+            return self._stopped(Outcome("aborted", diagnostic=said(error), cost=0.0))
         self._tasks.contain(f"task {task.id}", error)
-        return failed("LAUNCH_FAILED", f"{task.runner.name}: {said(error)}")
+        return failed("LAUNCH_FAILED", f"{self._runner.name}: {said(error)}", cost=0.0)
 
-    async def _work(self, work: Work) -> Outcome:
+    def _said(self, text: str) -> None:
+        self._tasks.said(self._task, text)
+
+    async def _work(self, work: Work, attempt: Attempt) -> tuple[Outcome, str]:
+        """The outcome of work that has begun, and the name of its conversation; whatever comes, it is given back."""
         task = self._task
-        task.work = work
-        if task.cause:
-            work.cancel(task.cause)
-        else:
-            task.put("running")
-        result = asyncio.ensure_future(work.result())
+        result: asyncio.Future[Outcome] | None = None
+        native = ""
         try:
+            native = work.native
+            self._ledger.attempt(task.id, task.epoch, replace(attempt, native=native))
+            self._ledger.store.control.kick()  # whoever comes after a crash finds its conversation by this name
+            task.work = work
+            for error in task.tell_work():
+                self._tasks.contain(f"cancelling task {task.id}", error)
+            if not task.cause:
+                task.put("running")
+            result = asyncio.ensure_future(work.result())
             outcome = await self._result(result)
+        except Exception as error:
+            self._tasks.contain(f"task {task.id}", error)
+            outcome = failed("RUNNER_FAILED", f"{self._runner.name}: {said(error)}")
         finally:
             task.work = None
-            if not result.done():
-                await self._end(result)
+            if result is not None and not result.done():
+                await self._end_it(result)
             left = await self._dispose(work)
-        return replace(outcome, diagnostic=bounded(f"{outcome.diagnostic}\n{left}".strip())) if left else outcome
+        return replace(outcome, diagnostic=bounded(f"{outcome.diagnostic}\n{left}".strip())) if left else outcome, native
 
     async def _result(self, result: asyncio.Future[Outcome]) -> Outcome:
         """Wait for the result, end it when its time is over, and go on without it where it does not heed that."""
-        task = self._task
-        loop = asyncio.get_running_loop()
-        budget = task.spec.budget
-        end = None if budget.seconds is None else loop.time() + budget.seconds
+        task, loop = self._task, asyncio.get_running_loop()
+        limit = task.spec.budget.idle
         while not result.done():
-            idle = None
-            if budget.idle is not None and not task.runner.keeps_idle and task.state != "waiting":
-                idle = task.touched + budget.idle
-            due = min((at for at in (end, idle) if at is not None), default=None)
+            watched = limit is not None and not self._runner.keeps_idle and task.state != "waiting"
+            idle = task.touched + limit if watched and limit is not None else None
+            due = min((at for at in (self._end, idle) if at is not None), default=None)
             await asyncio.wait((result, task.stopped), timeout=None if due is None else due - loop.time(), return_when="FIRST_COMPLETED")
             if result.done():
                 break
-            if not task.cause and end is not None and loop.time() >= end:
-                task.cancel("deadline", f"its {budget.seconds:g} s are over")
-            elif not task.cause and idle is not None and loop.time() >= max(idle, task.touched + (budget.idle or 0)):
-                task.cancel("idle", f"nothing happened for {budget.idle:g} s")
+            self._look_at_the_time()
+            if not task.cause and idle is not None and limit is not None and loop.time() >= max(idle, task.touched + limit):
+                task.cancel("idle", f"nothing happened for {limit:g} s")
             if task.cause:
                 await asyncio.wait((result,), timeout=self._grace)
                 break
         if not result.done():
-            self._tasks.contain(f"task {task.id}", TimeoutError(f"{task.runner.name} does not heed its cancellation"))
-            return failed("NOT_CLOSED", f"{task.runner.name} did not end within {self._grace:g} s ({task.cause}); it is left behind")
+            self._tasks.contain(f"task {task.id}", TimeoutError(f"{self._runner.name} does not heed its cancellation"))
+            return failed("NOT_CLOSED", f"{self._runner.name} did not end within {self._grace:g} s ({task.cause}); it is left behind")
         if result.cancelled():
             return self._stopped(Outcome("aborted"))
         error = result.exception()
@@ -166,17 +188,18 @@ class Drive:
             if task.cause:
                 return self._stopped(Outcome("aborted", diagnostic=said(error)))
             self._tasks.contain(f"task {task.id}", error)
-            return failed("RUNNER_FAILED", f"{task.runner.name}: {said(error)}")
+            return failed("RUNNER_FAILED", f"{self._runner.name}: {said(error)}")
         outcome = result.result()
         return outcome if outcome.ok or not task.cause else self._stopped(outcome)
 
     def _stopped(self, outcome: Outcome) -> Outcome:
         """What there is of a task that was stopped, under the name of what stopped it."""
         task = self._task
-        status, code = CAUSES.get(task.cause, ("aborted", "CANCELLED"))
+        failure = FAILURES[CAUSES.get(task.cause, "CANCELLED")]
         detail = task.detail or f"it was ended ({task.cause or 'cancelled'})"
         diagnostic = bounded(f"{detail}\n{outcome.diagnostic}".strip())
-        return replace(outcome, status=status, fault=FAILURES[code].fault, code=code, diagnostic=diagnostic, partial=bool(outcome.text))
+        ended = replace(outcome, status=failure.status, fault=failure.fault, code=failure.code)
+        return replace(ended, diagnostic=diagnostic, partial=bool(outcome.text))
 
     async def _dispose(self, work: Work) -> str:
         """Give everything back; what could not be, in words."""
@@ -192,7 +215,7 @@ class Drive:
             return f"giving back what it held failed: {said(error)}"
         return ""
 
-    async def _end(self, running: asyncio.Future[Any]) -> None:
+    async def _end_it(self, running: asyncio.Future[Any]) -> None:
         """Cancel it and wait for it, but not for ever."""
         running.cancel()
         await asyncio.wait((running,), timeout=self._grace)
@@ -204,6 +227,15 @@ class Drive:
         self._tasks.spawn(self._dispose(starting.result()))
 
 
+def summed(found: list[Outcome], launched: int) -> Outcome:
+    """The last of these outcomes, with what all of them have spent."""
+    last = found[-1]
+    costs = [outcome.cost for outcome in found]
+    cost = None if None in costs else sum(each for each in costs if each is not None)
+    usage = tuple(item for outcome in found for item in outcome.usage)
+    return replace(last, usage=usage, cost=cost, steps=sum(outcome.steps for outcome in found), attempts=launched)
+
+
 def checked(outcome: Outcome, task: Task) -> Outcome:
     """The outcome without what it claims and does not show."""
     schema = task.spec.schema
@@ -211,6 +243,10 @@ def checked(outcome: Outcome, task: Task) -> Outcome:
         return outcome
     if schema is not None:
         wrong = violations(outcome.value, schema) if outcome.schema_valid else ["it gave no value"]
+        try:
+            outcome = replace(outcome, value=as_json(outcome.value))
+        except ValueError as error:
+            wrong.append(f"$: {error}")
         if wrong:
             missed = failed("SCHEMA_MISSED", "; ".join(wrong))
             said, raw = missed.diagnostic, outcome.raw or outcome.text

@@ -11,6 +11,10 @@ Fault = Literal["none", "child", "infrastructure"]
 Retry = Literal["never", "after correction", "new task", "by itself"]
 NextAction = Literal["correct_request", "check_status", "continue", "read_text", "stop_and_report", "none"]
 
+Status = Literal[
+    "completed", "max-tokens", "refusal", "aborted", "budget", "invalid", "blocked", "rejected", "interrupted", "error", "unknown"
+]
+
 DONE, FAULT, INVALID, PENDING, REJECTED, ENDED, CANCELLED = 0, 1, 2, 3, 4, 5, 130
 """Exit statuses of commands."""
 
@@ -23,6 +27,7 @@ class Failure(NamedTuple):
     :param fault: whose it is.
     :param retry: whether the same thing may be tried again.
     :param exit: the exit status of a command that ends with it.
+    :param status: that of an outcome with this code; ``rejected`` where there is none.
     """
 
     code: str
@@ -32,10 +37,11 @@ class Failure(NamedTuple):
     next_action: NextAction
     exit: int
     meaning: str
+    status: Status = "error"
 
 
 def _refused(code: str, meaning: str, exit: int = INVALID) -> Failure:
-    return Failure(code, "admission", "none", "after correction", "correct_request", exit, meaning)
+    return Failure(code, "admission", "none", "after correction", "correct_request", exit, meaning, "rejected")
 
 
 TABLE = (
@@ -63,20 +69,20 @@ TABLE = (
     Failure("INTERNAL", "outcome", "infrastructure", "new task", "stop_and_report", FAULT, "Something of Hames failed; the log has it."),
     Failure("MODEL_REJECTED", "outcome", "child", "new task", "stop_and_report", FAULT, "The model could not answer the request."),
     Failure("NO_FINAL_MESSAGE", "outcome", "child", "new task", "continue", ENDED, "It ended and said nothing."),
-    Failure("SCHEMA_MISSED", "outcome", "child", "new task", "read_text", ENDED, "It gave no value that follows the schema."),
-    Failure("MAX_TOKENS", "outcome", "child", "new task", "continue", ENDED, "An answer reached the model's limit of tokens."),
-    Failure("REFUSAL", "outcome", "child", "never", "stop_and_report", ENDED, "The model refused."),
-    Failure("BUDGET", "outcome", "none", "new task", "continue", ENDED, "What it might spend is spent."),
-    Failure("REPEATED", "outcome", "child", "new task", "continue", ENDED, "It made the same call again and again."),
-    Failure("DEADLINE", "outcome", "none", "new task", "continue", ENDED, "Its time was over."),
-    Failure("IDLE", "outcome", "none", "new task", "continue", ENDED, "Nothing happened for too long."),
-    Failure("CANCELLED", "outcome", "none", "new task", "none", CANCELLED, "Somebody cancelled it."),
-    Failure("PARENT_ENDED", "outcome", "none", "new task", "none", CANCELLED, "Whoever started it was cancelled or has ended."),
-    Failure("HOST_ENDED", "outcome", "infrastructure", "new task", "continue", ENDED, "The process that ran it was ended."),
-    Failure("HOST_DIED", "liveness", "infrastructure", "new task", "continue", ENDED, "The process that ran it died."),
+    Failure("SCHEMA_MISSED", "outcome", "child", "new task", "read_text", ENDED, "It gave no value that follows the schema.", "invalid"),
+    Failure("MAX_TOKENS", "outcome", "child", "new task", "continue", ENDED, "An answer was too long for the model.", "max-tokens"),
+    Failure("REFUSAL", "outcome", "child", "never", "stop_and_report", ENDED, "The model refused.", "refusal"),
+    Failure("BUDGET", "outcome", "none", "new task", "continue", ENDED, "What it might spend is spent.", "budget"),
+    Failure("REPEATED", "outcome", "child", "new task", "continue", ENDED, "It made the same call again and again.", "budget"),
+    Failure("DEADLINE", "outcome", "none", "new task", "continue", ENDED, "Its time was over.", "budget"),
+    Failure("IDLE", "outcome", "none", "new task", "continue", ENDED, "Nothing happened for too long.", "budget"),
+    Failure("CANCELLED", "outcome", "none", "new task", "none", CANCELLED, "Somebody cancelled it.", "aborted"),
+    Failure("PARENT_ENDED", "outcome", "none", "new task", "none", CANCELLED, "Whoever started it was cancelled or has ended.", "aborted"),
+    Failure("HOST_ENDED", "outcome", "infrastructure", "new task", "continue", ENDED, "The process that ran it was ended.", "interrupted"),
+    Failure("HOST_DIED", "liveness", "infrastructure", "new task", "continue", ENDED, "The process that ran it died.", "interrupted"),
     Failure("NOT_CLOSED", "liveness", "infrastructure", "never", "stop_and_report", FAULT, "It did not heed its cancellation in time."),
     Failure("STORAGE_FAILED", "publication", "infrastructure", "never", "check_status", FAULT, "Its outcome could not be recorded."),
-    Failure("OUTCOME_UNKNOWN", "publication", "infrastructure", "never", "stop_and_report", FAULT, "Nobody can say how it ended."),
+    Failure("OUTCOME_UNKNOWN", "publication", "infrastructure", "never", "stop_and_report", FAULT, "Nobody knows how it ended.", "unknown"),
 )
 
 FAILURES = {failure.code: failure for failure in TABLE}

@@ -22,7 +22,7 @@ from hames.delegation.runner import Launch, Origin
 from hames.delegation.spec import TaskSpec
 from hames.delegation.structured import NUDGE, Capture
 from hames.kernel import Context, Mask
-from hames.models import MODELS, Settings
+from hames.models import MODELS
 from hames.prompts import PROMPTS
 from hames.store import Blobs
 
@@ -64,15 +64,16 @@ class InProcess:
         ref = spec.model or origin.model or (models.default if models is not None else "")
         if models is not None:
             model = models.resolve(ref, origin.home or origin.scope)
-            if spec.budget.cost is not None and model.cost(Usage()) is None:
+            limited = spec.budget.cost is not None or (origin.meter is not None and origin.meter.counts_cost)
+            if limited and model.cost(Usage()) is None:
                 raise NotFoundError(f"nobody knows what {ref} costs", remedy="limit tokens instead", code="PRICE_UNKNOWN")
         return replace(spec, model=ref)
 
     async def start(self, launch: Launch) -> Child:
         spec, origin = launch.spec, launch.origin
-        settings = Settings(effort=spec.effort or None)
-        if origin.agent is not None:
-            settings = replace(origin.agent.settings, effort=spec.effort or origin.agent.settings.effort, schema=None)
+        settings = replace(origin.settings, effort=spec.effort or origin.settings.effort)
+        if self.hands_on and origin.agent is not None:
+            await origin.agent.session.barrier()  # what it begins with is on disk
         made = AgentSpec(
             spec.directory,
             spec.model,
@@ -131,6 +132,7 @@ class Child:
         self._prompt = prompt
         self._first = agent.session.next_seq
         self._cancelled = ""
+        self._reminded = ""
         self._steps = 0
         self._spent: dict[str, Usage] = {}
         self._cost: float | None = 0.0
@@ -152,6 +154,7 @@ class Child:
             nudges = self._nudges if self._capture is not None else 0
             while nudges and self._missed(end):
                 nudges -= 1
+                self._reminded = ", and was reminded of it"
                 end = await self._turn(Message("user", (Text(NUDGE),), "harness"))
         except asyncio.CancelledError:
             self.cancel("parent")
@@ -168,11 +171,11 @@ class Child:
         await agent.idle()
         end = agent.last or TurnEnd("aborted", detail=self._cancelled)
         self._steps += end.steps
-        if end.usage.total:
-            ref = agent.model_ref
-            self._spent[ref] = self._spent.get(ref, Usage()) + end.usage
+        models = agent.ctx.host.get(MODELS, agent.scope)
+        for ref, usage in end.models:
+            self._spent[ref] = self._spent.get(ref, Usage()) + usage
             try:
-                cost = agent.model()[0].cost(end.usage)
+                cost = None if models is None else models.resolve(ref, agent.scope).cost(usage)
             except HamesError:  # the model has gone meanwhile
                 cost = None
             self._cost = None if cost is None or self._cost is None else self._cost + cost
@@ -206,7 +209,7 @@ class Child:
         outcome = replace(outcome, schema_valid=False, tries=capture.tries, raw=capture.raw or outcome.text)
         if not outcome.ok:
             return outcome
-        missed = failed("SCHEMA_MISSED", capture.gave_up or capture.wrong or "it ended without giving a result, and was reminded of it")
+        missed = failed("SCHEMA_MISSED", capture.gave_up or capture.wrong or f"it ended without giving a result{self._reminded}")
         return replace(outcome, status="invalid", fault=missed.fault, code=missed.code, diagnostic=missed.diagnostic)
 
     def _text(self) -> str:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hames.content.finish import Usage
 from hames.content.jsontext import as_object
 from hames.content.messages import clean
-from hames.delegation.failures import ENDED, FAILURES, Fault
+from hames.delegation.failures import ENDED, FAILURES, Fault, Status
 
-Status = Literal[
-    "completed", "max-tokens", "refusal", "aborted", "budget", "invalid", "blocked", "rejected", "interrupted", "error", "unknown"
-]
 Level = Literal["enforced", "requested", "unsupported"]
 
 DIAGNOSTIC = 4096
@@ -129,9 +126,9 @@ def decode_outcome(data: Mapping[str, Any]) -> Outcome:
     )
 
 
-def failed(code: str, diagnostic: str = "", *, status: Status = "error", **more: Any) -> Outcome:
+def failed(code: str, diagnostic: str = "", **more: Any) -> Outcome:
     """An outcome of the table of failures."""
-    return Outcome(status, FAILURES[code].fault, code, diagnostic=bounded(diagnostic), **more)
+    return Outcome(FAILURES[code].status, FAILURES[code].fault, code, diagnostic=bounded(diagnostic), **more)
 
 
 def bounded(text: str, limit: int = DIAGNOSTIC) -> str:
@@ -141,7 +138,3 @@ def bounded(text: str, limit: int = DIAGNOSTIC) -> str:
         return data.decode()
     mark = " […]"
     return data[: limit - len(mark.encode())].decode("utf-8", "ignore") + mark
-
-
-def with_attempts(outcome: Outcome, attempts: int) -> Outcome:
-    return replace(outcome, attempts=attempts)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hames.content.errors import DamagedError, NotFoundError
-from hames.content.jsontext import dumps, parse_object
-from hames.content.messages import clean
+from hames.content.jsontext import parse_object
 from hames.delegation.outcome import Outcome, decode_outcome
 from hames.delegation.spec import TaskSpec, decode_spec
-from hames.store import Blobs, checksum
+from hames.delegation.tables import ATTEMPTS, OUTCOMES, RECEIPTS, STATES, TASKS, encoded
+from hames.store import Blobs
 
 State = Literal["intended", "queued", "launching", "running", "waiting", "stopping", "settled"]
 Waiting = Literal["", "child", "user", "slot", "worktree"]
@@ -66,6 +66,7 @@ class TaskRecord:
     :param session: the session that asked for it; empty for none.
     :param call: the call of a tool that asked for it.
     :param depth: how deep it stands below a conversation of a user, from 1.
+    :param digest: of what was asked for, before it was resolved.
     :param cause: why it was asked to end; empty where nobody has.
     :param settled: when its outcome was recorded, in seconds since the epoch; 0 before.
     :param damaged: which of its records do not match their checksum.
@@ -79,6 +80,7 @@ class TaskRecord:
     call: str
     depth: int
     created: float
+    digest: str
     spec: TaskSpec
     state: State
     waiting: Waiting
@@ -117,21 +119,20 @@ OWN = (
 )
 
 
-def sum_of(*values: object) -> int:
-    """The checksum of the fields of a record."""
-    return checksum("|".join(value.hex() if isinstance(value, bytes) else repr(value) for value in values))
-
-
 def encoded_outcome(outcome: Outcome, blobs: Blobs) -> bytes:
-    """The durable form of an outcome; a long one becomes a blob, on disk when this returns."""
-    data = clean(dumps(outcome.as_json())).encode()
-    return data if len(data) <= INLINE else dumps({"blob": blobs.put(data)}).encode()
+    """The durable form of an outcome; a long one becomes a blob, on disk when this returns.
+
+    :raises ValueError: if it holds what is no JSON.
+    """
+    data = encoded(outcome.as_json())
+    return data if len(data) <= INLINE else encoded({"blob": blobs.put(data)})
 
 
 def decoded_outcome(data: bytes, blobs: Blobs) -> Outcome:
     """The inverse of :func:`encoded_outcome`.
 
     :raises DamagedError: if the blob is not there or not what it was.
+    :raises ValueError: if it is none.
     """
     members = parse_object(data)
     if "blob" not in members:
@@ -142,31 +143,64 @@ def decoded_outcome(data: bytes, blobs: Blobs) -> Outcome:
         raise DamagedError(error.message, remedy="run 'hames doctor'") from None
 
 
-JOINED = """SELECT t.id, t.thread, t.parent, t.root, t.session, t.call, t.depth, t.created, t.digest, t.spec, t.crc,
-    s.state, s.waiting, s.admission, s.liveness, s.publication, s.cause, s.owner, s.epoch, s.updated, s.crc,
-    o.settled, o.data, o.crc
+JOINED = f"""SELECT {TASKS.selected("t")}, {STATES.selected("s")}, {OUTCOMES.selected("o")}
     FROM tasks t LEFT JOIN states s ON s.task = t.id LEFT JOIN outcomes o ON o.task = t.id"""
 
 
-def decoded_record(row: Sequence[Any], blobs: Blobs, attempts: tuple[Attempt, ...] = (), receipts: tuple[Receipt, ...] = ()) -> TaskRecord:
-    """A record of a row of :data:`JOINED`."""
-    task, state, outcome = row[:11], row[11:21], row[21:24]
+def decoded_record(row: Sequence[Any], blobs: Blobs) -> TaskRecord:
+    """A record of a row of :data:`JOINED`, without attempts and receipts."""
+    first, second = TASKS.width, TASKS.width + STATES.width
     damaged: list[str] = []
+    task, sound = TASKS.read(row[:first])
     spec = TaskSpec("")
-    if sum_of(*task[:-1]) == task[-1]:
-        spec = decode_spec(parse_object(task[9]))
-    else:
+    try:
+        spec = decode_spec(parse_object(task[-1])) if sound else spec
+    except (ValueError, TypeError):
+        sound = False
+    if not sound:
         damaged.append("task")
-    if state[0] is None or sum_of(task[0], *state[:-1]) != state[-1]:
+    state, sound = STATES.read(row[first:second])
+    if not sound:
         damaged.append("state")
-        state = ("intended", "", "unknown", "undetermined", "unknown", "", "", 0, 0.0, 0)
-    ended: Outcome | None = None
-    if outcome[1] is not None:
-        try:
-            if sum_of(task[0], *outcome[:-1]) != outcome[-1]:
-                raise DamagedError("an outcome does not match its checksum")
-            ended = decoded_outcome(outcome[1], blobs)
-        except DamagedError:
-            damaged.append("outcome")
-    members: tuple[Any, ...] = (*task[:8], spec, *state[:9], outcome[0] or 0.0, ended, attempts, receipts, tuple(damaged))
+        state[1:7] = ["intended", "", "unknown", "undetermined", "unknown", ""]
+    ended, settled = _ended(row[second:], blobs, damaged, committed=state[5] == "committed")
+    members: tuple[Any, ...] = (*task[:9], spec, *state[1:], settled, ended, (), (), tuple(damaged))
     return TaskRecord(*members)
+
+
+def _ended(row: Sequence[Any], blobs: Blobs, damaged: list[str], *, committed: bool) -> tuple[Outcome | None, float]:
+    """The outcome of a task and when it came; what of it is not as it was is noted."""
+    if row[-1] is None and not committed:
+        return None, 0.0
+    values, sound = OUTCOMES.read(row)
+    try:
+        if sound:
+            return decoded_outcome(values[2], blobs), values[1]
+    except (DamagedError, ValueError, TypeError):
+        pass
+    damaged.append("outcome")
+    return None, values[1]
+
+
+def decoded_attempts(rows: Sequence[Sequence[Any]], damaged: list[str]) -> tuple[Attempt, ...]:
+    found: list[Attempt] = []
+    for row in rows:
+        (_, n, runner, digest, _, _, native, began, ended, exit), sound = ATTEMPTS.read(row)
+        found.append(Attempt(n, runner, digest, native, began, ended, exit))
+        if not sound:
+            damaged.append(f"attempt {n}")
+    return tuple(found)
+
+
+def decoded_receipts(rows: Sequence[Sequence[Any]], damaged: list[str]) -> tuple[Receipt, ...]:
+    found: list[Receipt] = []
+    for row in rows:
+        (_, n, kind, time, data), sound = RECEIPTS.read(row)
+        try:
+            if sound:
+                found.append(Receipt(kind, time, parse_object(data)))
+                continue
+        except ValueError:
+            pass
+        damaged.append(f"receipt {n}")
+    return tuple(found)

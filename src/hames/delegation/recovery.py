@@ -33,7 +33,6 @@ def interrupted(record: TaskRecord, sessions: Sessions) -> Outcome:
     return failed(
         "HOST_DIED",
         "the process that ran it died" if record.attempts else "the process died before it began",
-        status="interrupted",
         text=text,
         partial=bool(text),
         attempts=len(record.attempts),

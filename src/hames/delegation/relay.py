@@ -10,6 +10,9 @@ from hames.kernel import Context
 from hames.policy import Answer
 from hames.tools import Approval, Question
 
+FIRST = -(10**9)
+"""Before all others: what they answer, they answer to whoever started the child."""
+
 
 def relay(ctx: Context, child: Agent, origin: Origin, title: str) -> None:
     """Pass on what a child asks, under its name."""
@@ -17,16 +20,16 @@ def relay(ctx: Context, child: Agent, origin: Origin, title: str) -> None:
 
     async def approval(question: Approval) -> Answer | None:
         if origin.scope.closed:
-            return None
+            return "nobody"
         reason = f"[{title}] {question.reason}"
-        return await ctx.ask(replace(question, reason=reason), at=origin.scope)
+        return await ctx.ask(replace(question, reason=reason), at=origin.scope) or "nobody"
 
     async def answers(question: Question) -> tuple[str, ...] | None:
         if origin.scope.closed:
-            return None
+            return ()
         named = tuple(replace(each, question=f"[{title}] {each.question}") for each in question.questions)
-        return await ctx.ask(replace(question, questions=named), at=origin.scope)
+        return await ctx.ask(replace(question, questions=named), at=origin.scope) or ()
 
     if origin.agent is not None:
-        at.on(Approval, approval)
-        at.on(Question, answers)
+        at.on(Approval, approval, order=FIRST)
+        at.on(Question, answers, order=FIRST)

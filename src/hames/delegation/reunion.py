@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hames.agents import Agent
 from hames.agents.spill import spiller
-from hames.content.jsontext import as_object
-from hames.content.messages import Message, Text
+from hames.content.jsontext import as_object, dumps
+from hames.content.messages import Message, Text, ToolResult
 from hames.delegation.delegate import DELIVERED, headed
 from hames.delegation.inprocess import decoded_grant
 from hames.delegation.service import Tasks
@@ -34,7 +34,12 @@ async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
         if record is None or record.outcome is None or any(each.kind == DELIVERED for each in record.receipts):
             continue
         outcome = record.outcome
-        shown, path = headed(outcome.text, lambda data, suffix, id=record.id: kept(agent, id, data, suffix))
+        if answered(agent, record.call) and record.spec.mode == "foreground":
+            await tasks.ledger.receive(record.id, DELIVERED, {"session": agent.id})
+            continue
+        shown, path = headed(
+            dumps(outcome.value) if outcome.schema_valid else outcome.text, lambda data, suffix, id=record.id: kept(agent, id, data, suffix)
+        )
         lines = [
             f"The task {record.id} ({record.spec.title}), which you had started, has ended: {outcome.status}.",
             outcome.diagnostic,
@@ -45,6 +50,12 @@ async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
         agent.inject(Message("user", (Text("\n".join(line for line in lines if line)),), "harness"))
         await agent.session.barrier()
         await tasks.ledger.receive(record.id, DELIVERED, {"session": agent.id, "path": str(path or "")})
+
+
+def answered(agent: Agent, call: str) -> bool:
+    """Whether the result of a call stands in the session: one that a crash left open was not told anything."""
+    results = (block for _, message in agent.session.messages for block in message.blocks if isinstance(block, ToolResult))
+    return any(result.call_id == call and result.code not in ("OUTCOME_UNKNOWN", "NOT_STARTED") for result in results)
 
 
 def kept(agent: Agent, task: str, data: bytes, suffix: str) -> Path:

@@ -12,6 +12,7 @@ from hames.delegation.outcome import Level, Outcome
 from hames.delegation.records import Waiting
 from hames.delegation.spec import NEEDS_ENFORCED, TaskSpec
 from hames.kernel import Mask, Scope
+from hames.models import Settings
 from hames.policy import Mode as Permission
 
 if TYPE_CHECKING:
@@ -43,14 +44,18 @@ class Signal:
 
         return withdraw
 
-    def fire(self, cause: str) -> None:
-        """Say that it is to end; the first cause is kept."""
-        if self.cause:
-            return
-        self.cause = cause
-        heard, self._heard = self._heard, []
-        for each in heard:
-            each(cause)
+    def fire(self, cause: str) -> list[Exception]:
+        """Say that it is to end; the first cause is kept. What goes wrong with one who listens keeps it from nobody else."""
+        failed: list[Exception] = []
+        if not self.cause:
+            self.cause = cause
+            heard, self._heard = self._heard, []
+            for each in heard:
+                try:
+                    each(cause)
+                except Exception as error:
+                    failed.append(error)
+        return failed
 
     @property
     def listeners(self) -> int:
@@ -82,6 +87,7 @@ class Origin:
     root: str = ""
     depth: int = 0
     model: str = ""
+    settings: Settings = Settings()
     permission: Permission = "full"
     grant: tuple[Mask, ...] = ()
     place: Place = Place()

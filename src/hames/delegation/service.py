@@ -85,6 +85,7 @@ class Tasks:
             own.get("root", ""),
             own.get("depth", 0),
             agent.model_ref,
+            replace(agent.settings, schema=None),
             agent.ceiling,
             agent.grant,
             agent.place,
@@ -130,7 +131,7 @@ class Tasks:
         return outcome
 
     def _admit(self, spec: TaskSpec, origin: Origin, id: str) -> Task:
-        lane = origin.place.lane or origin.session
+        lane = origin.place.lane or origin.session or id
         if self._closing or (origin.agent is not None and origin.agent.finishing):
             raise Refused("PARENT_GONE", "whoever starts it is about to end")
         if self._started.get(lane, 0) >= self.config.max_tasks:
@@ -141,7 +142,7 @@ class Tasks:
             )
         blobs = self.ledger.store.blobs
         got = admit(spec, origin, self.runners, blobs, runner=self.config.runner, max_depth=self.config.max_depth)
-        place = Place(lane or id, spec.priority, (*origin.place.rank, next(self._count)))
+        place = Place(lane, spec.priority, (*origin.place.rank, next(self._count)))
         task = Task(
             id,
             got.spec,
@@ -153,10 +154,12 @@ class Tasks:
             meter=got.meter,
             place=place,
             levels=got.levels,
+            digest=spec.digest,
         )
         self._started[lane] = self._started.get(lane, 0) + 1
         self.live[id] = task
         task.changed = self._changed
+        task.contain = self.contain
         if origin.agent is not None and origin.agent.id not in self._watched:
             self._watched.add(origin.agent.id)
             agent = origin.agent
@@ -167,20 +170,21 @@ class Tasks:
         """The task of a name, if it asks for the same."""
         live = self.live.get(id)
         if live is not None:
-            if live.spec.prompt != spec.prompt or live.spec.schema != spec.schema:
+            if live.digest != spec.digest:
                 raise Refused("TASK_CONFLICT", f"there is a task {id}, and it is another one", remedy="give this one another name")
+            await asyncio.shield(live.intended)
             return live
         record = self.ledger.get(id)
         if record is None:
             return None
-        if record.spec.prompt != spec.prompt or record.spec.schema != spec.schema:
+        if record.digest != spec.digest:
             raise Refused("TASK_CONFLICT", f"there is a task {id}, and it is another one", remedy="give this one another name")
         if record.outcome is None:
             await self.recover()
             record = self.ledger.get(id)
         if record is None or record.outcome is None:
             raise Refused("TASK_CONFLICT", f"another process works on task {id}", remedy=f"wait for it: hames task show {id}")
-        return Task.of(record, origin, self.runners.choose(origin.scope, record.spec.runner))
+        return Task.of(record, origin)
 
     # driving
 
@@ -191,12 +195,13 @@ class Tasks:
             await self._intend(task)
             task.intended.set_result(None)
             began = True
-            self._ctx.emit(TaskBegan(task.id, task.spec.title, task.runner.name, origin.task, task.depth), at=origin.scope)
+            self._ctx.emit(TaskBegan(task.id, task.spec.title, task.spec.runner, origin.task, task.depth), at=origin.scope)
             outcome = await self._whole(task)
-        except HamesError as error:
+        except (HamesError, ValueError) as error:
             if not task.intended.done():
                 self.live.pop(task.id, None)
                 task.meter.close()
+                self._started[task.place.lane] -= 1
                 task.intended.set_exception(error)
                 task.intended.exception()
                 return
@@ -215,6 +220,7 @@ class Tasks:
         await self.ledger.intend(
             task.id,
             task.spec,
+            digest=task.digest,
             parent=origin.task,
             root=origin.root,
             session=origin.session,
@@ -233,7 +239,7 @@ class Tasks:
             except Exception:
                 break
         if running.cancelled():
-            return failed("HOST_ENDED", "the process ended", status="interrupted")
+            return failed("HOST_ENDED", "the process ended")
         return running.result()
 
     def _counted(self, task: Task, outcome: Outcome) -> Outcome:
@@ -252,7 +258,7 @@ class Tasks:
         try:
             liveness = "undetermined" if outcome.code == "NOT_CLOSED" else "ended"
             await self.ledger.settle(task.id, task.epoch, outcome, liveness=liveness, cause=task.cause)
-        except HamesError as error:
+        except (HamesError, ValueError) as error:
             self._ctx.host.contain(f"the outcome of task {task.id}", error)
             lost = failed("STORAGE_FAILED", said(error))
             diagnostic = bounded(f"{lost.diagnostic}\n{outcome.diagnostic}")
@@ -321,7 +327,7 @@ class Tasks:
                         self.live[id].cancel(cause or "user", "somebody asked for it with 'hames task cancel'")
                 self.ledger.acknowledge(id for id, _ in wanted)
                 self._write_states()
-            except HamesError as error:
+            except Exception as error:
                 self._ctx.host.contain("looking after tasks", error)
 
     def _write_states(self) -> None:

@@ -37,7 +37,7 @@ class TaskSpec:
     :param directory: an absolute directory to work in; empty for that of whoever starts it.
     :param inputs: files that are given along: a name and the SHA-256 of its bytes in the blob store.
     :param retries: further attempts after a fault that is not the child's.
-    :param priority: the larger gets a free slot first, beside its siblings.
+    :param priority: the larger gets a free slot first, among those of one conversation.
     :param assurance: ``requested`` accepts a runner that is only asked to keep to tools, permission and isolation.
     :param labels: what else people want to find it by.
     """
@@ -70,7 +70,7 @@ class TaskSpec:
         """The options that a runner has to know of."""
         given = {name for name in ("schema", "tools") if getattr(self, name) is not None}
         given |= {name for name in ("role", "model", "effort", "permission", "inputs") if getattr(self, name)}
-        given |= {name for name in ("steps", "tokens", "cost", "idle") if getattr(self.budget, name) is not None}
+        given |= {name for name in ("steps", "tokens", "cost") if getattr(self.budget, name) is not None}
         given |= {"isolation"} if self.isolation != SHARED else set()
         return given | ({"continuable"} if self.mode == "continuable" else set())
 
@@ -81,7 +81,7 @@ class TaskSpec:
             value = getattr(self, each.name)
             if each.name == "budget":
                 value = {name: limit for name, limit in asdict(self.budget).items() if limit is not None}
-            if value != DEFAULTS.get(each.name) and value not in ({}, ()):
+            if value != DEFAULTS.get(each.name) and (value not in ({}, ()) or each.name == "schema"):
                 members[each.name] = list(as_list_of_texts(value)) if isinstance(value, tuple) else value
         return members
 

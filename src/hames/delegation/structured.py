@@ -8,10 +8,11 @@ on nothing else of the same answer runs, and no listener makes the child go on.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hames.agents import Agent, ToolEnded
-from hames.content.jsontext import as_object, dumps
+from hames.content.jsontext import as_json, dumps
 from hames.content.messages import Text
 from hames.content.schema import types_of, violations
 from hames.kernel import Context
@@ -59,6 +60,8 @@ class Capture:
         self.raw = ""
         self.gave_up = ""
         shown, self._wrapped = parameters(schema)
+        self._shown = shown
+        self._judged: set[str] = set()  # calls that were looked at here, and not refused before
         tools = ctx.host.get(TOOLS, agent.scope)
         at = ctx.at(agent.scope)
         if tools is None:
@@ -72,41 +75,55 @@ class Capture:
 
     async def _instruct(self, call: Assemble, proceed: Callable[[Assemble], Awaitable[Assembly]]) -> Assembly:
         assembly = await proceed(call)
-        assembly.sections.append(Section(NAME, LAST, INSTRUCTION))
-        return assembly
+        return replace(assembly, sections=[*assembly.sections, Section(NAME, LAST, INSTRUCTION)])
 
     def _guard(self, request: ToolRequest) -> str | None:
         if self.done or self._staged is not None:
             return "the result has been given; nothing runs after it"
+        if self.gave_up:
+            return "no further result is taken"
         return None
 
-    async def _take(self, **arguments: Any) -> Output:
+    async def _take(self, /, **arguments: Any) -> Output:
         call: Invocation = arguments.pop(" call")
         self.tries += 1
-        value = arguments.get(ONLY) if self._wrapped else arguments
-        wrong = violations(value, self._schema)
+        self._judged.add(call.call_id)
+        wrong = violations(arguments, self._shown)
+        try:
+            given = as_json(arguments)
+        except ValueError as error:
+            given, wrong = {}, [*wrong, f"$: {error}"]
         if wrong:
-            said = "\n".join(wrong)
-            again, self.wrong, self.raw = said == self.wrong, said, dumps(value)
-            if again:
-                self.gave_up = f"the same mistakes twice: {said}"
-            elif self.tries >= TRIES:
-                self.gave_up = f"{TRIES} results were offered and none follows the schema: {said}"
+            self._refuse("\n".join(wrong), dumps(arguments.get(ONLY, arguments) if self._wrapped else arguments))
             if self.gave_up:
-                self._agent.finish()
                 return Output((Text(f"Error: {self.gave_up}"),), True, "INVALID_ARGS", concludes=True)
-            raise ToolError(f"the result does not follow its schema:\n{said}", "INVALID_ARGS")
-        self._staged = (call.call_id, value)
+            raise ToolError(f"the result does not follow its schema:\n{self.wrong}", "INVALID_ARGS")
+        self._staged = (call.call_id, given[ONLY] if self._wrapped else given)
         self._agent.finish()
         return Output((Text("the result is taken"),), concludes=True)
 
+    def _refuse(self, wrong: str, raw: str) -> None:
+        """A result that was offered is none; whether another one is taken is decided."""
+        again, self.wrong, self.raw = wrong == self.wrong, wrong, raw
+        if again:
+            self.gave_up = f"the same mistakes twice: {wrong}"
+        elif self.tries >= TRIES:
+            self.gave_up = f"{TRIES} results were offered and none follows the schema: {wrong}"
+        if self.gave_up:
+            self._agent.finish()
+
     def _ended(self, notice: ToolEnded) -> None:
         """The recorded result of a call: what a listener has made of it counts."""
-        if self._staged is None or notice.call.id != self._staged[0]:
+        call, result = notice.call, notice.result
+        if call.name == NAME and result.code == "INVALID_ARGS" and call.id not in self._judged and not self.gave_up:
+            self.tries += 1  # its arguments were no JSON
+            self._refuse(result.text, call.arguments)
+        if self._staged is None or call.id != self._staged[0]:
             return
         value, self._staged = self._staged[1], None
-        if notice.result.is_error:
-            self._agent.unfinish()
-            self.wrong, self.raw = notice.result.text, dumps(as_object(value) or value)
-        else:
+        if not result.is_error:
             self.done, self.value = True, value
+            return
+        self.wrong, self.raw = result.text, dumps(value)
+        if not self._agent.cause:
+            self._agent.unfinish()

@@ -22,7 +22,9 @@ class Task:
     """A task under way.
 
     :ivar spec: resolved.
+    :ivar runner: None for one that has ended before.
     :ivar depth: how deep it stands, from 1.
+    :ivar digest: that of what was asked for, before it was resolved.
     :ivar levels: what the runner gives of each option that was asked for.
     :ivar agent: who does the work, where that is an agent of this process.
     :ivar below: what the tasks that it started have spent.
@@ -34,7 +36,7 @@ class Task:
         id: str,
         spec: TaskSpec,
         origin: Origin,
-        runner: Runner,
+        runner: Runner | None,
         *,
         depth: int,
         permission: Permission,
@@ -42,6 +44,7 @@ class Task:
         meter: Meter,
         place: Place,
         levels: Mapping[str, Level],
+        digest: str,
     ) -> None:
         self.id = id
         self.spec = spec
@@ -53,6 +56,7 @@ class Task:
         self.meter = meter
         self.place = place
         self.levels = levels
+        self.digest = digest
         self.epoch = 1
         self.state: State = "intended"
         self.waiting: Waiting = ""
@@ -64,6 +68,7 @@ class Task:
         self.below_cost: float | None = 0.0
         self.touched = 0.0
         self.changed: Callable[[Task], None] = lambda task: None
+        self.contain: Callable[[str, BaseException], None] = lambda what, error: None
         self.driver: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         self.intended: asyncio.Future[None] = loop.create_future()
@@ -92,13 +97,22 @@ class Task:
         if self.settled or self.cause:
             return
         self.detail = detail
-        self.signal.fire(cause)
-        if self.work is not None:
-            self.work.cancel(cause)
-        if not self.stopped.done():
-            self.stopped.set_result(cause)
+        failed = self.signal.fire(cause)
+        self.stopped.set_result(cause)
+        failed += self.tell_work()
+        for error in failed:
+            self.contain(f"cancelling task {self.id}", error)
         if self.state not in ("intended", "settled"):
             self.put("stopping")
+
+    def tell_work(self) -> list[Exception]:
+        """Tell the work that it is to end; what went wrong with that."""
+        try:
+            if self.work is not None and self.cause:
+                self.work.cancel(self.cause)
+        except Exception as error:
+            return [error]
+        return []
 
     def put(self, state: State, waiting: Waiting = "") -> None:
         """It has come into another state."""
@@ -124,19 +138,20 @@ class Task:
             self.intended.set_result(None)
 
     @staticmethod
-    def of(record: TaskRecord, origin: Origin, runner: Runner) -> Task:
+    def of(record: TaskRecord, origin: Origin) -> Task:
         """A task that has ended before, with its outcome."""
         task = Task(
             record.id,
             record.spec,
             origin,
-            runner,
+            None,
             depth=record.depth,
             permission=origin.permission,
             grant=origin.grant,
             meter=Meter(record.spec.budget),
             place=origin.place,
             levels={},
+            digest=record.digest,
         )
         assert record.outcome is not None
         task.settle(record.outcome)

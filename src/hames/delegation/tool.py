@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from hames.agents import AGENTS, ToolEnded
 from hames.compose.config import RowConfig
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 class Spending(RowConfig):
     """What one task may spend."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     steps: int | None = Field(default=None, gt=0)
     """Answers of the model."""
@@ -43,8 +45,8 @@ class DelegateConfig(RowConfig):
     """Patterns of the models that a call may name; all where nothing is said."""
     efforts: list[str] | None = None
     """The efforts that a call may name; all where nothing is said."""
-    isolation: list[str] | None = None
-    """The kinds of isolation that a call may name; all where nothing is said."""
+    isolation: list[Literal["shared", "worktree"]] = Field(default=["shared", "worktree"], min_length=1)
+    """The kinds of isolation that a task may have; the first one is that of a call which names none."""
     background: bool = True
     """Whether a task may run while its parent goes on."""
 
@@ -80,7 +82,7 @@ def parameters(config: DelegateConfig) -> dict[str, Any]:
             "description": "The only tools that it gets, by name or pattern, or ['none']; without this all that you may hand down.",
         },
         "permission": {"enum": ["read-only", "workspace-write", "full"], "description": "No more than you have."},
-        "isolation": text("'shared' works in your directory.", enum=config.isolation or ["shared", "worktree"]),
+        "isolation": text("'shared' works in your directory.", enum=config.isolation),
         "budget": {
             "type": "object",
             "properties": limits,

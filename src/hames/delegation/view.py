@@ -24,7 +24,7 @@ class Seen:
 
     @property
     def live(self) -> bool:
-        return self.record.outcome is None and self.status != "interrupted" and "outcome" not in self.record.damaged
+        return self.record.outcome is None and self.status not in ("interrupted", "unknown")
 
     def as_json(self) -> dict[str, Any]:
         """The record, with what is seen of it."""
@@ -46,8 +46,13 @@ def seen(record: TaskRecord, alive: Callable[[str], bool]) -> Seen:
     return Seen(record, f"{record.state}{waiting}", record.liveness, record.publication)
 
 
-def branches(ledger: Ledger, record: TaskRecord, depth: int = 0) -> Iterator[tuple[int, TaskRecord]]:
+def branches(ledger: Ledger, record: TaskRecord) -> Iterator[tuple[int, TaskRecord]]:
     """A task and all below it, each with how deep it stands, a parent before its children."""
-    yield depth, record
-    for child in ledger.children(record.id):
-        yield from branches(ledger, child, depth + 1)
+    known: set[str] = set()
+    left = [(0, record)]
+    while left:
+        depth, each = left.pop()
+        if each.id not in known:  # damage can make a task its own parent
+            known.add(each.id)
+            yield depth, each
+            left += [(depth + 1, child) for child in reversed(ledger.children(each.id))]

@@ -20,7 +20,8 @@ def narrowest(*modes: Mode) -> Mode:
     return min(modes, key=lambda mode: WIDTH[mode])
 
 
-Answer = Literal["once", "session", "always", "denied"]
+Answer = Literal["once", "session", "always", "denied", "nobody"]
+"""``nobody``: it was looked for somebody to answer, and there is nobody; no other listener is asked then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,13 +53,12 @@ class Sessions:
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
-        self._last = 0
 
     def create(self, cwd: str, *, parent: str = "") -> Session:
         """A new session, held by this process; durable with its first barrier."""
         # The owner's id keeps apart what two processes make in one millisecond.
-        chance = checksum(f"{self.store.owner.id}|{self._last}") & 0xFFFFF
-        sid = self._last = max(int(self.clock.now() * 1000) << 20 | chance, self._last + 1)
+        chance = checksum(f"{self.store.owner.id}|{self.store.last_session}") & 0xFFFFF
+        sid = self.store.last_session = max(int(self.clock.now() * 1000) << 20 | chance, self.store.last_session + 1)
         created = self.store.sessions.write(
             "INSERT INTO sessions (sid, cwd, parent, owner, epoch, crc) VALUES (?, ?, ?, ?, 1, ?)",
             (sid, stored_path(cwd), parent, self.store.owner.id, session_checksum(sid, stored_path(cwd), parent)),

@@ -24,6 +24,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._control: Database | None = None
+        self.last_session = 0  # the highest number that a session was given here
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.owner = Owner(root / "owners")

@@ -7,6 +7,7 @@ takes and whether it fails is drawn from a seed and the prompt, so the same task
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Mapping
 from hashlib import sha256
@@ -25,6 +26,8 @@ from hames.delegation.runner import Launch, Origin
 from hames.delegation.spec import TaskSpec
 from hames.kernel import Context, plugin
 
+SMALL = 10_000
+"""Items, or characters, of a sample at most."""
 CAPABILITIES: dict[str, Level] = dict.fromkeys(
     ("schema", "tools", "permission", "model", "effort", "inputs", "steps", "tokens", "cost", "idle"), "enforced"
 )
@@ -48,12 +51,13 @@ class SampleConfig(RowConfig):
     @model_validator(mode="after")
     def check(self) -> SampleConfig:
         unknown = [code for code in self.failures if code not in FAILURES or FAILURES[code].axis == "admission"]
-        if unknown:
-            raise ValueError(f"no task can fail as {', '.join(unknown)}")
-        if sum(self.failures.values()) > 1 or any(part < 0 for part in self.failures.values()):
-            raise ValueError("the parts of failures are between 0 and 1, and no more than 1 together")
-        if not 0 <= self.delay[0] <= self.delay[1]:
-            raise ValueError("delay is two numbers of seconds, the smaller one first")
+        wrong = [f"no task can fail as {', '.join(unknown)}"] if unknown else []
+        if not (all(part >= 0 for part in self.failures.values()) and sum(self.failures.values()) <= 1):
+            wrong.append("the parts of failures are between 0 and 1, and no more than 1 together")
+        if not 0 <= self.delay[0] <= self.delay[1] < math.inf:
+            wrong.append("delay is two numbers of seconds, the smaller one first")
+        if wrong:
+            raise ValueError("; ".join(wrong))
         return self
 
 
@@ -94,22 +98,22 @@ class SampleWork:
 
     async def result(self) -> Outcome:
         launch, config = self._launch, self._config
-        chance = random.Random(f"{config.seed} {launch.attempt} {launch.spec.digest}")
+        chance = random.Random(f"{config.seed} {launch.attempt} {launch.spec.prompt}".encode("utf-8", "replace"))
         delay, drawn = chance.uniform(*config.delay), chance.random()
         if said := launch.meter.exhausted():
-            return failed("BUDGET", said, status="budget")
+            return failed("BUDGET", said)
         endless = any(word in launch.spec.prompt for word in config.endless)
         if delay or endless:
             await asyncio.wait((self._cancelled,), timeout=None if endless else delay)
         if self._cancelled.done():
-            return failed("CANCELLED", f"cancelled ({self._cancelled.result()})", status="aborted")
+            return failed("CANCELLED", f"cancelled ({self._cancelled.result()})")
         usage = Usage(output=config.tokens)
         launch.meter.spend(usage, lambda usage: 0.0)
         spent = (UsageItem("sample", usage),) if config.tokens else ()
         for code, part in config.failures.items():
             drawn -= part
             if drawn < 0:
-                return failed(code, "drawn by chance", usage=spent, cost=0.0)
+                return failed(code, "drawn by chance", usage=spent, cost=0.0, steps=1)
         if launch.spec.schema is None:
             return Outcome("completed", text=digest(launch.spec.prompt), usage=spent, cost=0.0, steps=1)
         value = sample(launch.spec.schema)
@@ -130,7 +134,10 @@ def sample(schema: Mapping[str, Any]) -> Any:
 
     :raises ValueError: if none is found; a pattern, for example, is only met by chance.
     """
-    value = _sample(dict(schema), dict(schema), DEEPEST)
+    try:
+        value = _sample(dict(schema), dict(schema), DEEPEST)
+    except OverflowError as error:
+        raise ValueError(f"no small value follows the schema: {error}") from None
     if wrong := violations(value, dict(schema)):
         raise ValueError(f"no small value follows the schema: {wrong[0]}")
     return value
@@ -161,15 +168,24 @@ def _sample(schema: Any, root: dict[str, Any], deep: int) -> Any:
             properties = as_object(members.get("properties"))
             return {name: _sample(properties.get(name), root, deep - 1) for name in as_list(members.get("required"))}
         case "array":
-            return [_sample(members.get("items"), root, deep - 1) for _ in range(members.get("minItems", 0))]
+            return [_sample(members.get("items"), root, deep - 1) for _ in range(small(members.get("minItems", 0)))]
         case "string":
-            return "x" * max(1, members.get("minLength", 0)) if members.get("maxLength", 1) else ""
+            return "x" * small(max(1, members.get("minLength", 0))) if members.get("maxLength", 1) else ""
         case "boolean":
             return False
         case "null":
             return None
         case _:
             return _number(members, whole=kind == "integer")
+
+
+def small(size: int) -> int:
+    """
+    :raises OverflowError: if a size is not small.
+    """
+    if size > SMALL:
+        raise OverflowError(f"{size} is more than {SMALL}")
+    return size
 
 
 def _number(members: dict[str, Any], *, whole: bool) -> float:
@@ -180,7 +196,7 @@ def _number(members: dict[str, Any], *, whole: bool) -> float:
     most = min((each for each in (high, None if below is None else below - gap) if each is not None), default=None)
     value = 0 if least is None or least <= 0 else least
     value = value if most is None or most >= value else most
-    return int(-(-value // 1)) if whole else value
+    return (math.floor(value) if value == most else math.ceil(value)) if whole else value
 
 
 @plugin(config=SampleConfig, needs=(DELEGATION,), name="sample")

@@ -62,5 +62,6 @@ class Approvals:
                     answer = await self._ctx.ask(approval, at=invocation.scope)
         finally:
             self.waiting.remove(approval)
-            invocation.note("decided", {"id": request.id, "answer": answer or "nobody answered"})
+            said = "nobody answered" if answer in (None, "nobody") else answer
+            invocation.note("decided", {"id": request.id, "answer": said})
         return answer

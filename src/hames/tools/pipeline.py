@@ -119,7 +119,7 @@ async def allowed(
                 return failed(call, "DENIED", str(error))
         if decision.verdict == "ask":
             answer = await approvals.ask(request, decision, invocation, lambda: judged(ctx, policy, request).verdict == "allow")
-            if answer is None:
+            if answer is None or answer == "nobody":
                 return failed(call, "DENIED", f"{decision.reason}; nobody is there to allow it")
             if answer not in ("once", "session", "always"):
                 return failed(call, "DENIED", f"{decision.reason}; the user refused it")

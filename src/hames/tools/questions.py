@@ -24,7 +24,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Question(Ask[tuple[str, ...]]):
-    """Somebody is needed to answer; the answer is one text for each question, in order. Nobody to answer gives None.
+    """Somebody is needed to answer; the answer is one text for each question, in order. Nobody to answer gives None, or an empty answer
+    where no other listener is to be asked.
 
     :param session: who asks.
     """
@@ -39,7 +40,7 @@ async def ask(approvals: Approvals, call: Invocation, questions: tuple[Choice, .
     call.note("asked", {"id": call.call_id, "name": "question", "reason": "; ".join(each.question for each in questions)})
     answer: tuple[str, ...] | None = None
     try:
-        answer = await approvals.put(question, call.scope)
+        answer = await approvals.put(question, call.scope) or None
     finally:
         call.note("decided", {"id": call.call_id, "answer": list(answer) if answer is not None else "nobody answered"})
     return answer

@@ -47,7 +47,9 @@ class Room:
         found = self.ledger.get(name)
         if found is None and len(name) >= 6:
             near = [each.id for each in self.ledger.list(limit=10_000) if each.id.startswith(name)]
-            found = self.ledger.get(near[0]) if len(near) == 1 else None
+            if len(near) > 1:
+                raise Refused("TASK_UNKNOWN", f"{len(near)} tasks begin with {visible(name[:64])}", remedy=f"one of them is {near[0]}")
+            found = self.ledger.get(near[0]) if near else None
         if found is None:
             raise Refused("TASK_UNKNOWN", f"there is no task {visible(name[:64])}", remedy="'hames task list' shows those that exist")
         return found
@@ -78,7 +80,7 @@ def line(room: Room, record: TaskRecord, indent: str = "") -> str:
     outcome = record.outcome
     why = f" {outcome.code}" if outcome is not None and outcome.code else ""
     spent = f"  ${outcome.cost:.4f}" if outcome is not None and outcome.cost else ""
-    ended = record.settled or time.time()
+    ended = record.settled or (time.time() if look.live else record.updated)
     damaged = f"  DAMAGED: {', '.join(record.damaged)}" if record.damaged else ""
     head = f"{record.id}  {when(record.created)}  {look.status + why:<22}  {ended - record.created:>7.1f} s"
     return f"{head}  {record.spec.runner:<7}  {indent}{visible(record.spec.title)}{spent}{damaged}"
@@ -117,13 +119,24 @@ def list_tasks(live: bool, limit: int, after: str, label: str, watch: bool, as_j
     """List the tasks, the newest first."""
 
     async def body(room: Room) -> None:
+        def page() -> tuple[list[TaskRecord], str]:
+            """The tasks that are chosen, and where the next page begins; empty for nowhere."""
+            chosen: list[TaskRecord] = []
+            last = after
+            while records := room.ledger.list(limit=limit, before=last, live=live):
+                for each in records:
+                    last = each.id
+                    if (not live or room.seen(each).live) and (not label or label in each.spec.labels):
+                        chosen.append(each)
+                    if len(chosen) == limit:
+                        return chosen, last
+            return chosen, ""
+
         def found() -> list[TaskRecord]:
-            records = room.ledger.list(limit=limit, before=after, live=live)
-            return [each for each in records if (not live or room.seen(each).live) and (not label or label in each.spec.labels)]
+            return page()[0]
 
         if as_json:
-            records = found()
-            cursor = records[-1].id if len(records) == limit else ""
+            records, cursor = page()
             tasks = [room.seen(record).as_json() for record in records]
             click.echo(json.dumps({"tasks": tasks, "after": cursor}, ensure_ascii=False))
             return
@@ -154,7 +167,7 @@ def show(task: str, as_json: bool, state_dir: str | None) -> None:
             click.echo(text)
         if stop is not None:
             heard = f", heard {when(stop[2])}" if stop[2] else ", not heard yet"
-            click.echo(f"stop      asked for {when(stop[1])} ({visible(stop[0])}){heard}")
+            click.echo(f"stop       asked for {when(stop[1])} ({visible(stop[0])}){heard}")
 
     with_tasks(state_dir, body)
 
@@ -178,11 +191,11 @@ def described(record: TaskRecord, look: Seen) -> list[str]:
         members.append((f"attempt {each.n}", f"{each.runner}, began {when(each.began)}{ended}{native}"))
     for receipt in record.receipts:
         members.append(("receipt", f"{receipt.kind} {when(receipt.time)}"))
-    lines = [f"{name:<10}{visible(text)}" for name, text in members if text]
+    lines = [f"{name:<11}{visible(text)}" for name, text in members if text]
     lines += ["prompt", *("    " + visible(text) for text in spec.prompt.splitlines()[:40])]
     if outcome is not None:
         plain = {key: value for key, value in outcome.as_json().items() if key not in ("text", "raw", "status", "native")}
-        lines += ["outcome", *(f"    {key} {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items())]
+        lines += ["outcome", *(visible(f"    {key} {json.dumps(value, ensure_ascii=False)}") for key, value in plain.items())]
         lines += ["    " + visible(text) for text in (outcome.text or outcome.raw).splitlines()[:100]]
     return lines
 
@@ -199,7 +212,7 @@ def tree(task: str, limit: int, watch: bool, as_json: bool, state_dir: str | Non
     async def body(room: Room) -> None:
         def found() -> list[tuple[int, TaskRecord]]:
             if not task:
-                roots = [each for each in room.ledger.list(limit=limit) if not each.parent]
+                roots = room.ledger.list(limit=limit, roots=True)
             else:
                 roots = [each for each in room.ledger.below(task) if not each.parent] or [room.find(task)]
             return [each for root in roots for each in branches(room.ledger, root)]
@@ -230,11 +243,12 @@ def logs(task: str, follow: bool, as_json: bool, state_dir: str | None) -> None:
     """Show what happened in TASK, event by event."""
 
     async def body(room: Room) -> None:
-        shown = 0
+        shown, before = 0, ""
         while True:
             record = room.find(task)
             live = room.seen(record).live
             native = record.attempts[-1].native if record.attempts else ""
+            shown, before = (shown if native == before else 0), native
             events: list[Event] = []
             try:
                 events = room.sessions.read(native) if native else []
@@ -264,8 +278,9 @@ def cancel(tasks: tuple[str, ...], wait: float, cause: str, as_json: bool, state
 
     async def body(room: Room) -> int:
         asked: dict[str, TaskRecord] = {record.id: record for record in map(room.find, tasks)}
+        living = {id for id, record in asked.items() if room.seen(record).live}
         for record in asked.values():
-            if room.seen(record).live:
+            if record.id in living:
                 await room.ledger.ask_to_stop(record.id, cause)
         end = time.monotonic() + wait
         while True:
@@ -274,11 +289,10 @@ def cancel(tasks: tuple[str, ...], wait: float, cause: str, as_json: bool, state
                 break
             await asyncio.sleep(left)
         results: list[dict[str, Any]] = []
-        for id, before in asked.items():
+        for id in asked:
             look, stop = room.seen(room.find(id)), room.ledger.stop_of(id)
             facts = {"requested": stop is not None, "acknowledged": stop is not None and bool(stop[2]), "terminated": not look.live}
-            already = not room.seen(before).live
-            results.append({"task": id, "status": look.status, **facts, **({"already": True} if already else {})})
+            results.append({"task": id, "status": look.status, **facts, **({} if id in living else {"already": True})})
         if as_json:
             click.echo(json.dumps({"tasks": results}, ensure_ascii=False))
         else:
