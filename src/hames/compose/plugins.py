@@ -96,7 +96,7 @@ def validate(row: Row, plugin: Plugin, values: dict[str, Any]) -> tuple[Any, lis
     if plugin.config is None:
         return None, [f"{origin}: {plugin.name} takes no config"] if values else []
     model: Any = plugin.config
-    if not values and issubclass(model, RowConfig) and not any(field.is_required() for field in model.model_fields.values()):
+    if not values and issubclass(model, RowConfig) and model.is_sound():
         return model.model_construct(), []
     from pydantic import ValidationError
 

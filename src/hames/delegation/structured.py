@@ -51,7 +51,6 @@ class Capture:
 
     def __init__(self, ctx: Context, agent: Agent, schema: Mapping[str, Any]) -> None:
         self._agent = agent
-        self._schema = schema
         self._staged: tuple[str, Any] | None = None
         self.done = False
         self.value: Any = None
