@@ -254,8 +254,9 @@ class Contract:
 def children_of_this() -> set[int]:
     """The processes that this one has started and that live, by the word of the system."""
     found: set[int] = set()
-    for thread in Path("/proc/self/task").glob("*/children"):
-        found |= set(map(int, thread.read_text().split()))
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # a thread that has just ended
+            found |= set(map(int, (thread / "children").read_text().split()))
     return found
 
 
