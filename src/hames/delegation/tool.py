@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from hames.agents import AGENTS, ToolEnded
 from hames.compose.config import RowConfig
 from hames.delegation.plugin import DELEGATION
-from hames.kernel import Context, plugin
+from hames.kernel import Context, Effect, plugin
 from hames.tools import TOOLS, Invocation, Output, Tool
 
 if TYPE_CHECKING:
@@ -116,8 +116,22 @@ def delegate(ctx: Context, config: DelegateConfig) -> None:
         if made and agent is not None and notice.call.name == config.name:
             made[0].delivered(agent, notice.call.id)
 
-    hands_on = (config.runner or service.config.runner) == "fork"
+    runner = config.runner or service.config.runner
+    offered: list[Effect] = []
+
+    def follow(name: str) -> None:
+        """The tool stands for its runner: it is there while that one is."""
+        if name != runner:
+            return
+        there = service.runners.registry.get(ctx.scope, runner) is not None
+        if there and not offered:
+            offered.append(ctx.use(TOOLS).register(ctx, tool))
+        elif not there and offered:
+            offered.pop().withdraw()
+
+    hands_on = runner == "fork"
     said = DESCRIPTION.format(fork=" but what was said before this turn" if hands_on else "")
     tool = Tool(config.name, said, parameters(config), body, frozenset({"delegate"}), parallel=True, timeout=None, invocation=" call")
-    ctx.use(TOOLS).register(ctx, tool)
+    service.runners.registry.watch(ctx, lambda name, _: follow(name), follow)
+    follow(runner)
     ctx.on(ToolEnded, ended)
