@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,17 +12,21 @@ from hames.content.errors import ConfigError, HamesError, UsageError
 from hames.content.schema_check import mistakes
 from hames.delegation.failures import FAILURES, Refused
 from hames.delegation.outcome import Level
+from hames.delegation.role import Role
+from hames.delegation.roles import chosen as find
+from hames.delegation.roles import narrowed, required
 from hames.delegation.runner import Origin, Runner, obtained
 from hames.delegation.runners import Runners
 from hames.delegation.spec import SHARED, TaskSpec
 from hames.kernel import Mask, Scope
 from hames.policy import Mode as Permission
-from hames.policy.port import WIDTH
+from hames.policy.port import WIDTH, narrowest
 from hames.store import Blobs
 from hames.tools import TOOLS, Tools
 
 NONE = ("none",)
 """What the tools of a task are that gets none."""
+Known = Callable[[], dict[str, list[Role]]]
 LONGEST = 4 * 1024 * 1024
 """Characters of a prompt."""
 
@@ -32,6 +37,7 @@ class Admitted:
 
     :param spec: resolved by its runner.
     :param grant: the masks that it sees through: those of whoever starts it, and its own.
+    :param role: who does it; None for nobody in particular.
     """
 
     spec: TaskSpec
@@ -41,11 +47,13 @@ class Admitted:
     permission: Permission
     grant: tuple[Mask, ...]
     meter: Meter
+    role: Role | None
 
 
-def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, *, runner: str, max_depth: int) -> Admitted:
+def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, roles: Known, *, runner: str, max_depth: int) -> Admitted:
     """What a task gets, with its budget set aside.
 
+    :param roles: gives the roles that count where it is started.
     :param runner: who executes it where it names nobody.
     :raises Refused: if it may not begin; nothing has happened then.
     """
@@ -61,10 +69,11 @@ def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, *, run
         raise Refused("SPEC_INVALID", f"retries is {spec.retries}", remedy="give a number from 0 on")
     if spec.permission and spec.permission not in WIDTH:
         raise Refused("SPEC_INVALID", f"there is no permission {spec.permission!r}", remedy=f"there are {', '.join(WIDTH)}")
+    role = find(roles(), spec.role) if spec.role else None
+    if role is not None:
+        spec = as_role(spec, role, origin)
     chosen = runners.choose(origin.scope, spec.runner or runner)
     spec = replace(spec, runner=chosen.name)
-    if spec.role:
-        raise Refused("ROLE_UNKNOWN", f"there is no role {spec.role!r}", remedy="leave it out")
     levels = obtained(spec, chosen)
     if spec.schema is not None and (wrong := mistakes(spec.schema)):
         raise Refused("SCHEMA_INVALID", f"the schema cannot be enforced: {'; '.join(wrong)}", remedy="mend it, or leave it out")
@@ -93,7 +102,25 @@ def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, *, run
         meter = Meter(spec.budget) if whole is None else whole.part(spec.budget)
     except UsageError as error:
         raise Refused("BUDGET_EXCEEDED", error.message, remedy=error.remedy) from None
-    return Admitted(spec, chosen, levels, depth, permission, grant, meter)
+    return Admitted(spec, chosen, levels, depth, permission, grant, meter, role)
+
+
+def as_role(spec: TaskSpec, role: Role, origin: Origin) -> TaskSpec:
+    """The task with what the role says: what the task itself says comes first, but gives it no more than the role has."""
+    tools: Tools | None = origin.scope.host.get(TOOLS, origin.scope)
+    own = required(role, tools, origin.home or origin.scope) if tools is not None else None
+    modes: list[Permission] = [mode for mode in (spec.permission, role.permission) if mode]
+    limits = {name: getattr(spec.budget, name) for name in Limits.__slots__ if getattr(spec.budget, name) is not None}
+    return replace(
+        spec,
+        tools=narrowed(own, spec.tools),
+        permission=narrowest(*modes) if modes else spec.permission,
+        model=spec.model or role.model,
+        effort=spec.effort or role.effort,
+        runner=spec.runner or role.runner,
+        budget=replace(role.budget, **limits),
+        assurance="requested" if role.assurance == "requested" else spec.assurance,
+    )
 
 
 def directory(spec: TaskSpec, origin: Origin) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from hames.content.errors import HamesError
 from hames.content.jsontext import as_list_of_texts, as_object, dumps
 from hames.content.messages import Text
 from hames.content.schema import violations
+from hames.content.visible import visible
 from hames.delegation.failures import Refused
 from hames.delegation.outcome import Outcome
+from hames.delegation.role import Role
 from hames.delegation.service import Tasks
 from hames.delegation.spec import TaskSpec
 from hames.delegation.task import Task
@@ -26,6 +28,8 @@ from hames.tools import Invocation, Output, ToolError
 
 DELIVERED = "delivered"
 """The kind of receipt that says that whoever asked for a task has its outcome."""
+TOLD, DESCRIPTION = 100, 300
+"""Roles that an agent is told, and characters of what each is for."""
 HEAD = 12_000
 """Characters of a result that whoever asked for it is shown; the whole is in a file."""
 
@@ -150,6 +154,13 @@ class Delegating:
         if outcome.proceed:
             lines.append(f"Its session is {outcome.native}.")
         return Output((Text("\n".join(line for line in lines if line)),), True, outcome.code or "FAILED")
+
+
+def catalogue(roles: Mapping[str, Sequence[Role]]) -> str:
+    """What an agent is told of the roles that there are."""
+    usable = [found[0] for found in roles.values() if not found[0].problem][:TOLD]
+    lines = [f"- {role.name}: {visible(role.description)[:DESCRIPTION]}" for role in usable]
+    return "Roles to whom you can give work with delegate:\n" + "\n".join(lines) if lines else ""
 
 
 def headed(text: str, spill: Callable[[bytes, str], Path]) -> tuple[str, Path | None]:

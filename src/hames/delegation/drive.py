@@ -74,7 +74,8 @@ class Drive:
         task, runner = self._task, self._runner
         if task.cause:
             return self._stopped(Outcome("aborted", cost=0.0))
-        attempt = Attempt(n, f"{runner.name}/{runner.version}", runner.digest, "", self._tasks.clock.now(), 0.0, "")
+        pinned = " ".join(filter(None, (runner.digest, f"role:{task.role.digest}" if task.role is not None else "")))
+        attempt = Attempt(n, f"{runner.name}/{runner.version}", pinned, "", self._tasks.clock.now(), 0.0, "")
         self._ledger.attempt(task.id, task.epoch, attempt)
         await self._ledger.update(task.id, task.epoch, "launching", liveness="undetermined")
         self._launched += 1
@@ -110,6 +111,7 @@ class Drive:
             task.touch,
             task.waits,
             self._said,
+            task.role,
         )
         starting = asyncio.ensure_future(self._runner.start(launch))
         try:

@@ -50,6 +50,8 @@ TABLE = (
     _refused("OPTION_UNSUPPORTED", "The runner cannot do something that was asked for, or cannot enforce it."),
     _refused("SCHEMA_INVALID", "The schema says something that is not enforced, or that no value can follow."),
     _refused("ROLE_UNKNOWN", "There is no role of that name."),
+    _refused("ROLE_INVALID", "The file of the role is wrong."),
+    _refused("ROLE_TOOLS_MISSING", "A tool that the role needs is not there."),
     _refused("MODEL_UNKNOWN", "The model cannot be used as it is named."),
     _refused("PRICE_UNKNOWN", "Cost is limited, and nobody knows what the model costs."),
     _refused("MODEL_NOT_ALLOWED", "This deployment lets tasks use other models only."),

@@ -30,7 +30,7 @@ CONTEXT = """You work on a task that somebody gave you, and nobody speaks with y
 all that is seen of your work, so let it stand for itself. Say what you did, what you found, and what is left."""
 
 CAPABILITIES: dict[str, Level] = {
-    **dict.fromkeys(("schema", "tools", "permission", "model", "inputs", "steps", "tokens", "cost", "idle"), "enforced"),
+    **dict.fromkeys(("role", "schema", "tools", "permission", "model", "inputs", "steps", "tokens", "cost", "idle"), "enforced"),
     "effort": "requested",
 }
 
@@ -109,6 +109,12 @@ class InProcess:
         prompts = self._ctx.host.get(PROMPTS, agent.scope)
         if prompts is not None:
             prompts.section(at, "delegation", CONTEXT, order=90)
+            if launch.role is not None and launch.role.persona:
+                persona = launch.role.persona
+                if launch.role.origin == "claude":  # which knows nothing of our variables
+                    prompts.variable(at, "open_braces", lambda facts: "{{")
+                    persona = persona.replace("{{", "{{open_braces}}")
+                prompts.section(at, "persona", persona, order=0)
         relay(self._ctx, agent, origin, spec.title)
         capture = Capture(self._ctx, agent, spec.schema) if spec.schema is not None else None
 

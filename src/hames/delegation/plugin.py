@@ -6,17 +6,21 @@ What they need is imported when the first task is given: most conversations give
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from hames.agents import AGENTS, Agent, AgentCreate
+from hames.agents import AGENTS, Agent, AgentCreate, TurnBegan
 from hames.compose.config import RowConfig
 from hames.content.clock import Clock
 from hames.delegation.runners import Runners
 from hames.kernel import Context, Key, plugin
+from hames.prompts import PROMPTS, Facts
 from hames.sessions import SESSIONS
 from hames.store import STORE
+from hames.toolkit.project import directories, user_directory
+from hames.tools import TOOLS
 
 if TYPE_CHECKING:
     from hames.delegation.service import Tasks
@@ -63,10 +67,16 @@ class Delegation:
             await self._made.close()
 
 
+def has_roles(cwd: Path) -> bool:
+    """Whether there may be roles for a directory: looking for them takes more."""
+    places = [place / name for place in directories(cwd) for name in (".hames/roles", ".claude/agents")]
+    return any(place.is_dir() for place in (*places, user_directory() / "roles"))
+
+
 DELEGATION: Key[Delegation] = Key("delegation")
 
 
-@plugin(config=DelegationConfig, needs=(STORE, SESSIONS, AGENTS), wants=(Clock,), name="delegation", stop_limit=60)
+@plugin(config=DelegationConfig, needs=(STORE, SESSIONS, AGENTS), wants=(Clock, PROMPTS, TOOLS), name="delegation", stop_limit=60)
 async def delegation(ctx: Context, config: DelegationConfig) -> AsyncGenerator[None]:
     """Provide the tasks and the registry of runners. What still runs at the end is ended."""
     service = Delegation(ctx, config, ctx.find(Clock) or Clock())
@@ -80,10 +90,28 @@ async def delegation(ctx: Context, config: DelegationConfig) -> AsyncGenerator[N
             try:
                 await reunite(ctx, service.tasks, agent)
             except BaseException:
-                await ctx.use(AGENTS).dispose(agent)
+                await agents.dispose(agent)
                 raise
         return agent
 
+    def began(notice: TurnBegan) -> None:
+        """Look at the roles, where the agent can give work to one."""
+        agent = agents.live.get(notice.agent)
+        if agent is None or tools is None or not has_roles(agent.cwd):
+            return
+        if any("delegate" in tool.capabilities for tool in tools.registry.view(agent.scope).values()):
+            from hames.delegation.delegate import catalogue
+
+            agent.memory["roles"] = catalogue(service.tasks.roles(service.tasks.origin(agent)))
+
+    def told(facts: Facts) -> str:
+        agent = facts.scope.key
+        return agent.memory.get("roles", "") if isinstance(agent, Agent) else ""
+
+    agents, tools, prompts = ctx.use(AGENTS), ctx.find(TOOLS), ctx.find(PROMPTS)
+    if prompts is not None:
+        prompts.fact(ctx, "roles", told, order=13)
+        ctx.on(TurnBegan, began)
     ctx.provide(DELEGATION, service)
     ctx.on(AgentCreate, resumed, order=10)
     yield

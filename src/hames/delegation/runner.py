@@ -10,6 +10,7 @@ from hames.budget import Meter, Place
 from hames.delegation.failures import Refused
 from hames.delegation.outcome import Level, Outcome
 from hames.delegation.records import Waiting
+from hames.delegation.role import Role
 from hames.delegation.spec import NEEDS_ENFORCED, TaskSpec
 from hames.kernel import Mask, Scope
 from hames.models import Settings
@@ -109,6 +110,7 @@ class Launch:
     :param touch: to be called whenever something happens: a task without that is idle.
     :param waits: to be called when it begins to wait for something that is not its own work; with ``""`` when it does not any more.
     :param say: tells people how far it is.
+    :param role: who does it; its tools, permission and model stand in the task already.
     """
 
     task: str
@@ -124,6 +126,7 @@ class Launch:
     touch: Callable[[], None] = nothing
     waits: Callable[[Waiting], None] = nothing
     say: Callable[[str], None] = nothing
+    role: Role | None = None
 
 
 class Work(Protocol):

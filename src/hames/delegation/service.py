@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from hames.agents import Agent
@@ -19,12 +20,16 @@ from hames.delegation.failures import Refused
 from hames.delegation.ledger import Ledger
 from hames.delegation.outcome import Outcome, UsageItem, bounded, failed
 from hames.delegation.recovery import recover
+from hames.delegation.role import Role
+from hames.delegation.roles import found
 from hames.delegation.runner import Origin
 from hames.delegation.runners import Runners
 from hames.delegation.spec import TaskSpec
 from hames.delegation.task import Task
 from hames.kernel import Context
 from hames.sessions import Sessions
+from hames.toolkit.project import trusted
+from hames.trust import TRUST
 
 ATTEND = 0.25  # seconds between looks at who wants something to end, and at what has changed
 
@@ -92,6 +97,12 @@ class Tasks:
             agent.meter or agent.whole,
         )
 
+    def roles(self, origin: Origin) -> dict[str, list[Role]]:
+        """The roles that count where somebody starts tasks, by name; the first of a name is the one that counts."""
+        trust = self._ctx.host.get(TRUST, origin.scope)
+        cwd = Path(origin.cwd)
+        return found(cwd, project=trusted(trust, cwd))
+
     async def start(self, spec: TaskSpec, origin: Origin, *, id: str = "") -> Task:
         """Take a task on. Its intent is on disk when this returns.
 
@@ -141,7 +152,8 @@ class Tasks:
                 remedy="max_tasks of the row delegation changes that",
             )
         blobs = self.ledger.store.blobs
-        got = admit(spec, origin, self.runners, blobs, runner=self.config.runner, max_depth=self.config.max_depth)
+        config, known = self.config, lambda: self.roles(origin)
+        got = admit(spec, origin, self.runners, blobs, known, runner=config.runner, max_depth=config.max_depth)
         place = Place(lane, spec.priority, (*origin.place.rank, next(self._count)))
         task = Task(
             id,
@@ -155,6 +167,7 @@ class Tasks:
             place=place,
             levels=got.levels,
             digest=spec.digest,
+            role=got.role,
         )
         self._started[lane] = self._started.get(lane, 0) + 1
         self.live[id] = task

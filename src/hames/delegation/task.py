@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hames.budget import Meter, Place
 from hames.delegation.outcome import Level, Outcome, UsageItem
 from hames.delegation.records import State, TaskRecord, Waiting
+from hames.delegation.role import Role
 from hames.delegation.runner import Origin, Runner, Signal, Work
 from hames.delegation.spec import TaskSpec
 from hames.kernel import Mask
@@ -45,6 +46,7 @@ class Task:
         place: Place,
         levels: Mapping[str, Level],
         digest: str,
+        role: Role | None = None,
     ) -> None:
         self.id = id
         self.spec = spec
@@ -57,6 +59,7 @@ class Task:
         self.place = place
         self.levels = levels
         self.digest = digest
+        self.role = role
         self.epoch = 1
         self.state: State = "intended"
         self.waiting: Waiting = ""

@@ -72,6 +72,7 @@ def parameters(config: DelegateConfig) -> dict[str, Any]:
     properties: dict[str, Any] = {
         "description": text("A few words for people."),
         "prompt": text("The work, whole."),
+        "role": text("Who does it: the name of a role."),
         "model": text("Another model than yours, as provider:model."),
         "effort": text("How much to reason, a word of the provider's."),
         "output_schema": {"type": "object", "description": "A JSON Schema that the result has to follow."},

@@ -112,6 +112,7 @@ class ProcessTransport:
                 transport.close()
             for each in ours:
                 os.close(each)
+            self._note_end()
             await self.group.end()
             raise
 
@@ -225,10 +226,15 @@ class ProcessTransport:
         tail = " | ".join(line.strip() for line in (errors or noise).splitlines()[-3:] if line.strip())[-400:]
         return "; ".join(filter(None, (how, f"it said: {tail}" if tail else "")))
 
+    def _note_end(self) -> None:
+        """It is about to be ended: how it ended then is not its own doing, unless it had ended before."""
+        if self.group is not None:
+            self._status, self._asked = self.group.returncode, self.group.returncode is None
+
     async def __aexit__(self, *args: object) -> None:
         assert self.group is not None
         self._leaving = True
-        self._status, self._asked = self.group.returncode, self.group.returncode is None
+        self._note_end()
         try:
             for stream in self._streams:
                 stream.close()

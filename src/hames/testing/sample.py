@@ -29,7 +29,7 @@ from hames.kernel import Context, plugin
 SMALL = 10_000
 """Items, or characters, of a sample at most."""
 CAPABILITIES: dict[str, Level] = dict.fromkeys(
-    ("schema", "tools", "permission", "model", "effort", "inputs", "steps", "tokens", "cost", "idle"), "enforced"
+    ("role", "schema", "tools", "permission", "model", "effort", "inputs", "steps", "tokens", "cost", "idle"), "enforced"
 )
 
 

@@ -1,0 +1,270 @@
+"""Roles: who a child is. A Markdown file with front matter; what follows it is the persona.
+
+::
+
+    ---
+    name: reviewer                    # the name of the file where it is left out
+    description: Reads a change and says what is wrong with it.
+    tools: [read, grep, "@read", "mcp:github/*?"]
+    model: anthropic:claude-haiku-4-5
+    permission: read-only
+    ---
+    You review changes. Say what is wrong, with file and line.
+
+An entry of ``tools`` is a name, a pattern, a set as in ``@read``, or ``mcp:SERVER/TOOL``; with ``?`` at its end it may be missing. Without
+``tools`` a role has all that may be handed down. Files of ``.claude/agents`` are read with one table of their names of tools and models;
+what they ask for and Hames has not is left out, and said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import yaml
+
+from hames.budget import Limits
+from hames.content.jsontext import as_object
+from hames.policy.port import WIDTH
+from hames.policy.port import Mode as Permission
+
+Origin = Literal["workspace", "claude", "user", "shipped"]
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+KEYS = ("name", "description", "tools", "model", "effort", "permission", "runner", "assurance", "run_in_background", "budget")
+LONGEST = 256 * 1024
+"""Bytes of a file."""
+
+SETS = {
+    "@read": ("read", "read_image", "glob", "grep", "recall"),
+    "@write": ("write", "edit"),
+    "@run": ("bash", "job_output", "job_list", "job_kill"),
+    "@web": ("web_search", "web_fetch"),
+    "@plan": ("todo_write", "create_goal", "get_goal", "update_goal"),
+}
+CLAUDE_TOOLS = {
+    "Read": "read",
+    "Write": "write",
+    "Edit": "edit",
+    "MultiEdit": "edit",
+    "Glob": "glob",
+    "Grep": "grep",
+    "LS": "glob",
+    "Bash": "bash",
+    "BashOutput": "job_output",
+    "KillShell": "job_kill",
+    "KillBash": "job_kill",
+    "TodoWrite": "todo_write",
+    "WebFetch": "web_fetch",
+    "WebSearch": "web_search",
+    "Task": "delegate",
+    "Agent": "delegate",
+    "Skill": "skill",
+    "AskUserQuestion": "ask_user_question",
+    "ExitPlanMode": "exit_plan_mode",
+    "ListMcpResourcesTool": "mcp_resources",
+    "ReadMcpResourceTool": "mcp_read",
+}
+CLAUDE_MODELS = {
+    "inherit": "",
+    "default": "",
+    "sonnet": "anthropic:claude-sonnet-4-5",
+    "opus": "anthropic:claude-opus-4-1",
+    "haiku": "anthropic:claude-haiku-4-5",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A tool, or several, that a role wants.
+
+    :param word: as it stands in the file.
+    :param pattern: a name or pattern of registered tools; empty where there is none.
+    :param why: why it can never be had; empty where it may.
+    """
+
+    word: str
+    pattern: str
+    required: bool = True
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role as its file has it.
+
+    :param persona: who the child is; empty for that of the deployment.
+    :param tools: None for all that may be handed down.
+    :param digest: of the file.
+    :param notes: what of the file is not followed.
+    :param problem: why it cannot be used; empty where it can.
+    """
+
+    name: str
+    origin: Origin
+    path: Path
+    description: str = ""
+    persona: str = ""
+    tools: tuple[Intent, ...] | None = None
+    model: str = ""
+    effort: str = ""
+    permission: Permission | Literal[""] = ""
+    runner: str = ""
+    assurance: str = "enforced"
+    run_in_background: bool = False
+    budget: Limits = Limits()
+    digest: str = ""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def read_role(text: str, path: Path, origin: Origin) -> Role:
+    """The role of a file; one that cannot be used says why."""
+    role = Role(path.stem, origin, path, digest=sha256(text.encode("utf-8", "replace")).hexdigest())
+    head, body = parted(text)
+    if head is None:
+        return replace(role, persona=text.strip(), problem="it has no front matter between two lines of ---")
+    try:
+        members = front_matter(head, lenient=origin == "claude")
+    except ValueError as error:
+        return replace(role, persona=body, problem=str(error))
+    return Reader(role, members, claude=origin == "claude").role(body)
+
+
+def parted(text: str) -> tuple[str | None, str]:
+    """Front matter and body; None where there is no front matter."""
+    found = re.match(r"\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)(.*)\Z", text, re.DOTALL | re.MULTILINE)
+    return (None, text) if found is None else (found.group(1), found.group(2).strip())
+
+
+def front_matter(head: str, *, lenient: bool) -> dict[str, Any]:
+    """What stands in front matter.
+
+    :param lenient: take a line ``key: text`` as it stands where it is no YAML: descriptions with colons in them are common.
+    :raises ValueError: if it is none.
+    """
+    try:
+        found: Any = yaml.load(head, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        if not lenient:
+            problem = getattr(error, "problem", "") or "it cannot be parsed"
+            raise ValueError(f"its front matter is no YAML: {problem}") from None
+        found = {name: value.strip().strip("\"'") for name, value in re.findall(r"^([A-Za-z_-]+):[ \t]*(.*)$", head, re.MULTILINE)}
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError("its front matter is no mapping")
+    return as_object(found)
+
+
+class Reader:
+    """Reads the members of one file; everything that is wrong with them is said at once."""
+
+    def __init__(self, role: Role, members: Mapping[str, Any], *, claude: bool) -> None:
+        self._role = role
+        self._members = members
+        self._claude = claude
+        self._wrong: list[str] = []
+        self._notes: list[str] = []
+
+    def role(self, body: str) -> Role:
+        unknown = [str(key) for key in self._members if key not in KEYS]
+        if unknown and self._claude:
+            self._notes.append(f"not followed: {', '.join(unknown)}")
+        elif unknown:
+            self._wrong.append(f"there is no key {', '.join(unknown)}; keys are {', '.join(KEYS)}")
+        name = self._text("name").lower() if self._claude else self._text("name")
+        name = name or self._role.name
+        if not NAME.fullmatch(name):
+            self._wrong.append(f"{name[:80]!r} is no name: small letters, digits, - and _")
+        read = replace(
+            self._role,
+            name=name,
+            description=" ".join(self._text("description").split()),
+            persona=body,
+            tools=self._tools(),
+            model=self._model(),
+            effort=self._text("effort"),
+            permission=cast(Permission, self._one_of("permission", tuple(WIDTH))),
+            runner=self._text("runner"),
+            assurance=self._one_of("assurance", ("enforced", "requested")) or "enforced",
+            run_in_background=self._members.get("run_in_background") is True,
+            budget=self._budget(),
+        )
+        return replace(read, notes=tuple(self._notes), problem="; ".join(self._wrong))
+
+    def _text(self, key: str) -> str:
+        value = self._members.get(key)
+        if value is None:
+            return ""
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            return str(value).strip()
+        self._wrong.append(f"{key} is no text")
+        return ""
+
+    def _one_of(self, key: str, words: tuple[str, ...]) -> str:
+        value = self._text(key)
+        if value and value not in words:
+            self._wrong.append(f"{key} is {value!r}, and may be {', '.join(words)}")
+            return ""
+        return value
+
+    def _model(self) -> str:
+        model = self._text("model")
+        if not self._claude or ":" in model:
+            return model
+        if model.lower() in CLAUDE_MODELS or not model:
+            return CLAUDE_MODELS.get(model.lower(), "")
+        return f"anthropic:{model}"
+
+    def _budget(self) -> Limits:
+        given = as_object(self._members.get("budget", {}))
+        numbers = {name for name, value in given.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+        bad = [str(name) for name in given if name not in Limits.__slots__ or name not in numbers]
+        if bad:
+            self._wrong.append(f"budget.{', budget.'.join(bad)} is no limit; limits are {', '.join(Limits.__slots__)}")
+            return Limits()
+        return Limits(**given)
+
+    def _tools(self) -> tuple[Intent, ...] | None:
+        given = self._members.get("tools")
+        if given is None or given == "":
+            return None
+        words = split_words(given) if isinstance(given, str) else given
+        if not isinstance(words, list):
+            self._wrong.append("tools is a list, or words between commas")
+            return None
+        found = [intent for word in words for intent in self._intents(str(word).strip()) if str(word).strip()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        if not found:
+            self._wrong.append("tools is empty; 'none' stands for no tools at all, and no line for all that may be handed down")
+        return None if self._claude and [each.word for each in found] == ["*"] else tuple(found)
+
+    def _intents(self, word: str) -> list[Intent]:
+        plain, required = word.removesuffix("?"), not word.endswith("?")
+        if plain in SETS:
+            return [Intent(word, name, required=False) for name in SETS[plain]]
+        if plain.startswith("@"):
+            self._wrong.append(f"there is no set {plain}; sets are {', '.join(SETS)}")
+            return []
+        if plain.startswith("mcp:"):
+            server, _, tool = plain.removeprefix("mcp:").partition("/")
+            return [Intent(word, f"mcp__{server}__{tool or '*'}", required)]
+        return [self._foreign(word, plain)] if self._claude else [Intent(word, plain, required)]
+
+    def _foreign(self, word: str, plain: str) -> Intent:
+        """A tool as ``.claude/agents`` names it: what is not there costs the role that tool and no more."""
+        name, limited, _ = plain.partition("(")
+        if limited:
+            return Intent(word, "", False, "a limit on arguments is no tool; say it as a rule of the row policy")
+        if name.startswith("mcp__"):
+            return Intent(word, name if name.count("__") > 1 else f"{name}__*", False)
+        known = CLAUDE_TOOLS.get(name, name if name in CLAUDE_TOOLS.values() or name == "*" else "")
+        return Intent(word, known, False, "" if known else "there is no such tool here")
+
+
+def split_words(text: str) -> list[str]:
+    """Words between commas, where commas in brackets part nothing."""
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
