@@ -12,13 +12,10 @@ from openai import AsyncOpenAI
 from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 
 
-@function_tool
+@function_tool(strict_mode=False)
 async def todo_write(items: list[dict[str, str]]) -> str:
     """Write down what is to be done."""
     return "\n".join(item["content"] for item in items) or "the list is empty"
-
-
-todo_write.params_json_schema.pop("additionalProperties", None)
 
 
 class Parent:
