@@ -571,3 +571,16 @@ def test_any_words_may_be_the_cause(inline: Any, host: Host, cause: str) -> None
     stop = host.ledger.stop_of(id)
     assert stop is not None
     assert "\x1b" not in inline.run("task", "show", id).stdout
+
+
+def test_sessions_of_tasks_are_listed_when_they_are_asked_for(hames: Any) -> None:
+    child = hames.script({"text": "Done."}, name="child.json")
+    call = {"name": "delegate", "arguments": {"description": "do it", "prompt": "do it", "model": child}}
+    model = hames.script({"calls": [call]}, {"text": "Fine."})
+    assert hames.run("run", "go", "--model", model).returncode == 0
+    done = hames.run("sessions", "list")
+    assert len(done.stdout.splitlines()) == 1 and "1 more are those of tasks" in done.stderr
+    assert len(hames.json("sessions", "list")["sessions"]) == 1
+    both = {each["id"] for each in hames.json("sessions", "list", "--all")["sessions"]}
+    (task,) = hames.json("task", "list")["tasks"]
+    assert both == {task["session"], hames.json("task", "show", task["id"])["attempts"][0]["native"]}

@@ -225,6 +225,11 @@ class Ledger:
         rows = self.store.control.query(f"{JOINED} WHERE {' AND '.join(where)} ORDER BY t.id DESC LIMIT ?2", (clean(before), limit))
         return [decoded_record(row, self.store.blobs) for row in rows]
 
+    def natives(self) -> set[str]:
+        """The conversations in which tasks were worked on, as their runners name them."""
+        rows = self.store.control.query("SELECT DISTINCT CAST(native AS BLOB) FROM attempts WHERE native != ''")
+        return {bytes(name).decode("utf-8", "replace") for (name,) in rows}
+
     def below(self, session: str) -> list[TaskRecord]:
         """The tasks that a session has asked for, the oldest first."""
         rows = self.store.control.query(f"{JOINED} WHERE t.session = ? ORDER BY t.id", (clean(session),))

@@ -169,7 +169,8 @@ class Tasks:
             digest=spec.digest,
             role=got.role,
         )
-        self._started[lane] = self._started.get(lane, 0) + 1
+        if lane != id:
+            self._started[lane] = self._started.get(lane, 0) + 1
         self.live[id] = task
         task.changed = self._changed
         task.contain = self.contain
@@ -214,7 +215,8 @@ class Tasks:
             if not task.intended.done():
                 self.live.pop(task.id, None)
                 task.meter.close()
-                self._started[task.place.lane] -= 1
+                if task.place.lane in self._started:
+                    self._started[task.place.lane] -= 1
                 task.intended.set_exception(error)
                 task.intended.exception()
                 return
@@ -291,6 +293,7 @@ class Tasks:
     async def _agent_gone(self, agent: Agent) -> None:
         """Whoever started them ends: nothing of theirs is left when it has."""
         self._watched.discard(agent.id)
+        self._started.pop(agent.id, None)
         await self._end_all([each for each in self.live.values() if each.origin.agent is agent], "disposed")
 
     async def _end_all(self, tasks: list[Task], cause: str) -> None:
@@ -350,8 +353,8 @@ class Tasks:
                 self.ledger.update(task.id, task.epoch, task.state, waiting=task.waiting, cause=task.cause)
 
     async def recover(self) -> None:
-        """Settle the tasks of processes that have died, as interrupted; done once."""
-        if self._recovered is None:
+        """Settle the tasks of processes that have died, as interrupted; once at a time."""
+        if self._recovered is None or self._recovered.done():
             self._recovered = asyncio.create_task(recover(self.ledger, self.sessions, self.contain), name="tasks of the dead")
         await asyncio.shield(self._recovered)
 

@@ -17,6 +17,7 @@ import click
 from hames.content.clock import Clock
 from hames.content.errors import NotFoundError, UsageError
 from hames.content.messages import Reasoning, Text, ToolCall, ToolResult, decode_message
+from hames.delegation.ledger import Ledger
 from hames.faces.cli.common import json_option, state_directory, state_option
 from hames.faces.cli.exported import exported, pictures
 from hames.sessions import Event, Sessions
@@ -59,13 +60,20 @@ def command() -> None:
 
 
 @command.command("list")
+@click.option("--all", "every", is_flag=True, help="Also those in which tasks were worked on; see 'hames task list'.")
 @json_option
 @state_option
-def list_sessions(as_json: bool, state_dir: str | None) -> None:
+def list_sessions(every: bool, as_json: bool, state_dir: str | None) -> None:
     """List the sessions, the newest first."""
 
     async def body(sessions: Sessions) -> None:
         found = sessions.list()
+        if not every and (sessions.store.root / "control.db").exists():
+            working = Ledger(sessions.store, Clock()).natives()
+            shown = [item for item in found if item.id not in working]
+            if len(shown) < len(found) and not as_json:
+                click.echo(f"{len(found) - len(shown)} more are those of tasks: --all shows them", err=True)
+            found = shown
         if as_json:
             items = [
                 {"id": s.id, "created": s.created, "state": s.state, "events": s.events, "cwd": s.cwd, "title": s.title} for s in found
