@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ permission: read-only
 ---
 You review changes in {{cwd}}.
 """
+
+
+BOMB = "".join(f"{n}: &{n} [*{p}, *{p}]\n" for p, n in pairwise("abcdefghijkl"))
 
 
 def role(text: str, origin: str = "workspace", stem: str = "file"):
@@ -82,6 +86,9 @@ def test_what_a_file_leaves_out_is_that_of_the_deployment():
         (headed("budget: {money: 3}"), "budget.money is no limit"),
         (headed("description: [a, b]"), "description is no text"),
         (headed("assurance: perhaps"), "assurance is 'perhaps'"),
+        (headed("tools: [[read]]"), "what is no text"),
+        (headed("tools: " + "[" * 5000), "no YAML"),
+        (headed(f"a: &a [x, x]\n{BOMB}tools: [*l]"), "no text"),
     ],
 )
 def test_a_file_that_is_wrong_says_why(text, said):

@@ -148,7 +148,7 @@ def front_matter(head: str, *, lenient: bool) -> dict[str, Any]:
     """
     try:
         found: Any = yaml.load(head, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         if not lenient:
             problem = getattr(error, "problem", "") or "it cannot be parsed"
             raise ValueError(f"its front matter is no YAML: {problem}") from None
@@ -237,7 +237,11 @@ class Reader:
         if not isinstance(words, list):
             self._wrong.append("tools is a list, or words between commas")
             return None
-        found = [intent for word in words for intent in self._intents(str(word).strip()) if str(word).strip()]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        texts = [word.strip() for word in words if isinstance(word, str)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if len(texts) < len(words):  # pyright: ignore[reportUnknownArgumentType]
+            self._wrong.append("tools holds what is no text")
+            return None
+        found = [intent for text in texts if text for intent in self._intents(text)]
         if not found:
             self._wrong.append("tools is empty; 'none' stands for no tools at all, and no line for all that may be handed down")
         return None if self._claude and [each.word for each in found] == ["*"] else tuple(found)
