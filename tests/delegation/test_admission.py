@@ -434,7 +434,7 @@ async def test_a_budget_without_measure_is_no_number(room, tmp_path, script, bud
         ({"output_schema": {"type": "object", "minProperties": 1}}, "SCHEMA_INVALID"),
         ({"tools": ["no_such_tool"]}, "TOOL_UNKNOWN"),
         ({"permission": "full"}, "GRANT_EXCEEDED"),
-        ({"isolation": "worktree"}, "OPTION_UNSUPPORTED"),
+        ({"isolation": "worktree"}, "INVALID_ARGS"),
         ({"budget": {"steps": 50}}, "BUDGET_EXCEEDED"),
     ],
 )

@@ -66,6 +66,7 @@ class Agent:
         "_models",
         "_narrowed",
         "_overhead",
+        "_shutdown",
         "_undos",
         "cause",
         "chosen_model",
@@ -146,6 +147,7 @@ class Agent:
         self._closing = False
         self._closed = False
         self._finishing = False
+        self._shutdown: asyncio.Task[None] | None = None
 
     @property
     def model_ref(self) -> str:
@@ -290,10 +292,16 @@ class Agent:
         self._driver.cancel()
 
     async def close(self) -> None:
-        """Cancel it, wait for it, give its session back and close its scope. What waits for it stays in the session."""
-        if self._closed:
-            return
-        self._closing = True
+        """Cancel it, wait for it, give its session back and close its scope. What waits for it stays in the session.
+
+        Whoever calls this again waits for the same; whoever stops waiting does not keep it from being done.
+        """
+        if self._shutdown is None:
+            self._closing = True
+            self._shutdown = asyncio.create_task(self._shut_down(), name=f"closing agent {self.id}")
+        await asyncio.shield(self._shutdown)
+
+    async def _shut_down(self) -> None:
         self.cancel("disposed", keep_inbox=True)
         await self.idle()
         self._closed = True

@@ -18,10 +18,11 @@ class Inbox:
     A message is taken by logging it in the conversation under the number that it was queued with; taking it back is logged too.
     """
 
-    __slots__ = ("_session", "heard", "next_step", "next_turn", "taken")
+    __slots__ = ("_parked", "_session", "heard", "next_step", "next_turn", "taken")
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._parked: list[Waiting] = []  # facts that come with the next message, whenever that is
         self.taken = 0
         self.heard = 0
         self.next_turn: list[Waiting] = [item for item in session.pending if item.target == "turn"]
@@ -38,6 +39,7 @@ class Inbox:
         """
         item = Waiting(UNLOGGED, target, message) if at_once else self._logged(target, message)
         (self.next_turn if target == "turn" else self.next_step).append(item)
+        self.next_step[:0], self._parked = self._parked, []
 
     def _logged(self, target: Target, message: Message) -> Waiting:
         return Waiting(self._session.next_seq, target, self._session.queue(target, message))
@@ -85,12 +87,14 @@ class Inbox:
             del self.next_turn[:1]
 
     def clear(self) -> list[Message]:
-        """Take everything back.
+        """Take everything back, save facts that the harness states for a next step: results of work stay, and wait for the next message.
 
         :raises StorageError: if that cannot be logged; nothing waits any more all the same.
         """
-        dropped = [*self.next_step, *self.next_turn]
+        facts = [item for item in self.next_step if item.message.source == "harness"]
+        dropped = [*(item for item in self.next_step if item not in facts), *self.next_turn]
         self.next_step, self.next_turn = [], []
+        self._parked += [self._logged(item.target, item.message) if item.seq == UNLOGGED else item for item in facts]
         if logged := [item.seq for item in dropped if item.seq != UNLOGGED]:
             self._session.append("dropped", {"items": logged})
         return [item.message for item in dropped]

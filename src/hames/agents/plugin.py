@@ -141,12 +141,16 @@ class Agents:
         )
         self.live[agent.id] = agent
         scope.key = agent
+
+        async def forget() -> None:
+            self.live.pop(agent.id, None)
+
+        agent.defer(forget, last=True)
         return agent
 
     async def dispose(self, agent: Agent) -> None:
         """Close an agent and forget it."""
         await agent.close()
-        self.live.pop(agent.id, None)
 
     async def close(self) -> None:
         for agent in tuple(self.live.values()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from hames.delegation.failures import FAILURES, Refused
 from hames.delegation.outcome import Level
 from hames.delegation.role import Role
 from hames.delegation.roles import chosen as find
-from hames.delegation.roles import narrowed, required
+from hames.delegation.roles import required
 from hames.delegation.runner import Origin, Runner, obtained
 from hames.delegation.runners import Runners
 from hames.delegation.spec import SHARED, TaskSpec
@@ -27,6 +26,9 @@ from hames.tools import TOOLS, Tools
 NONE = ("none",)
 """What the tools of a task are that gets none."""
 Known = Callable[[], dict[str, list[Role]]]
+TRUSTED = ("user", "shipped")
+"""Where roles are from whose word is enough for what a runner does not enforce."""
+MOST = 1e15
 LONGEST = 4 * 1024 * 1024
 """Characters of a prompt."""
 
@@ -63,18 +65,19 @@ def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, roles:
         raise Refused("SPEC_INVALID", f"the prompt has {len(spec.prompt)} characters", remedy=f"at most {LONGEST}; give the rest as files")
     for name in Limits.__slots__:
         value = getattr(spec.budget, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise Refused("SPEC_INVALID", f"{name} is {value}", remedy="give a positive number")
+        if value is not None and not 0 < value < MOST:
+            raise Refused("SPEC_INVALID", f"{name} is {str(value)[:40]}", remedy="give a positive number")
     if spec.retries < 0:
         raise Refused("SPEC_INVALID", f"retries is {spec.retries}", remedy="give a number from 0 on")
     if spec.permission and spec.permission not in WIDTH:
         raise Refused("SPEC_INVALID", f"there is no permission {spec.permission!r}", remedy=f"there are {', '.join(WIDTH)}")
-    role = find(roles(), spec.role) if spec.role else None
+    role, own = find(roles(), spec.role) if spec.role else None, list[Mask]()
     if role is not None:
-        spec = as_role(spec, role, origin)
+        spec, own = as_role(spec, role, origin)
     chosen = runners.choose(origin.scope, spec.runner or runner)
     spec = replace(spec, runner=chosen.name)
-    levels = obtained(spec, chosen)
+    inherited = {"permission"} if origin.permission != "full" else set[str]()
+    levels = obtained(spec, chosen, inherited | ({"tools"} if origin.grant else set()))
     if spec.schema is not None and (wrong := mistakes(spec.schema)):
         raise Refused("SCHEMA_INVALID", f"the schema cannot be enforced: {'; '.join(wrong)}", remedy="mend it, or leave it out")
     depth = origin.depth + 1
@@ -91,7 +94,8 @@ def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, roles:
     permission = spec.permission or origin.permission
     if WIDTH[permission] > WIDTH[origin.permission]:
         raise Refused("GRANT_EXCEEDED", f"{permission} is more than {origin.permission}", remedy="ask for no more than you have")
-    grant = (*origin.grant, *masks(spec, origin, last=depth == max_depth))
+    grant = (*origin.grant, *own)
+    grant = (*grant, *masks(spec, replace(origin, grant=grant), last=depth == max_depth))
     try:
         spec = replace(chosen.check(replace(spec, permission=permission), origin))
     except HamesError as error:
@@ -105,22 +109,30 @@ def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, roles:
     return Admitted(spec, chosen, levels, depth, permission, grant, meter, role)
 
 
-def as_role(spec: TaskSpec, role: Role, origin: Origin) -> TaskSpec:
-    """The task with what the role says: what the task itself says comes first, but gives it no more than the role has."""
+def as_role(spec: TaskSpec, role: Role, origin: Origin) -> tuple[TaskSpec, list[Mask]]:
+    """The task with what the role says, and the masks of the role beside those of the task: what the task itself says comes first, but
+    gives it no more than the role has."""
     tools: Tools | None = origin.scope.host.get(TOOLS, origin.scope)
-    own = required(role, tools, origin.home or origin.scope) if tools is not None else None
+    own = required(role, tools, origin.home or origin.scope, origin.grant) if tools is not None else None
     modes: list[Permission] = [mode for mode in (spec.permission, role.permission) if mode]
-    limits = {name: getattr(spec.budget, name) for name in Limits.__slots__ if getattr(spec.budget, name) is not None}
-    return replace(
+    limits: dict[str, float] = {}
+    for name in Limits.__slots__:
+        given = [value for value in (getattr(spec.budget, name), getattr(role.budget, name)) if value is not None]
+        if given:
+            limits[name] = min(given)
+    both = tools is not None and own is not None and spec.tools is not None
+    made = replace(
         spec,
-        tools=narrowed(own, spec.tools),
+        tools=own if spec.tools is None else spec.tools,
         permission=narrowest(*modes) if modes else spec.permission,
         model=spec.model or role.model,
         effort=spec.effort or role.effort,
         runner=spec.runner or role.runner,
-        budget=replace(role.budget, **limits),
-        assurance="requested" if role.assurance == "requested" else spec.assurance,
+        budget=Limits(**limits),  # pyright: ignore[reportArgumentType]
+        assurance="requested" if role.assurance == "requested" and role.origin in TRUSTED else spec.assurance,
     )
+    home = origin.home or origin.scope
+    return made, [own_mask(own, tools, home, origin.grant)] if both and tools is not None and own is not None else []
 
 
 def directory(spec: TaskSpec, origin: Origin) -> str:

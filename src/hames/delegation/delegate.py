@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from hames.content.visible import visible
 from hames.delegation.failures import Refused
 from hames.delegation.outcome import Outcome
 from hames.delegation.role import Role
+from hames.delegation.runner import Origin
 from hames.delegation.service import Tasks
 from hames.delegation.spec import TaskSpec
 from hames.delegation.task import Task
@@ -45,11 +47,11 @@ class Delegating:
         self._tasks = tasks
         self._config = config
         self._budget = Limits(**config.budget.model_dump())
-        self._told: dict[str, str] = {}  # calls whose result has been made and not logged yet: their tasks
+        self._told: dict[tuple[str, str], str] = {}  # calls whose result has been made and not logged yet: their tasks
 
     def delivered(self, agent: Agent, call: str) -> None:
         """The result of a call stands in the session of whoever made it."""
-        if task := self._told.pop(call, ""):
+        if task := self._told.pop((agent.id, call), ""):
             self._tasks.spawn(self._receive(agent, task))
 
     async def _receive(self, agent: Agent, task: str) -> None:
@@ -73,7 +75,8 @@ class Delegating:
         if wrong:
             raise ToolError("the arguments are not valid:\n" + "\n".join(wrong), "INVALID_ARGS")
         try:
-            task = await tasks.start(self._spec(given), tasks.origin(agent, call.call_id))
+            origin = tasks.origin(agent, call.call_id)
+            task = await tasks.start(self._spec(given, self._role(tasks, given, origin)), origin)
         except Refused as error:
             raise ToolError(f"{error.message}{f' ({error.remedy})' if error.remedy else ''}", error.code) from None
         except HamesError as error:
@@ -84,16 +87,22 @@ class Delegating:
             task.cancel("parent")
             raise
         if given.get("run_in_background"):
-            return self._in_background(task, agent, call)
+            return await self._in_background(task, agent, call)
         with agent.waiting("child"):
             outcome = await tasks.wait(task)
         return self._result(task, outcome, call)
 
-    def _spec(self, given: Mapping[str, Any]) -> TaskSpec:
+    def _role(self, tasks: Tasks, given: Mapping[str, Any], origin: Origin) -> Role | None:
+        roles = tasks.roles(origin).get(given.get("role", ""), []) if given.get("role") else []
+        return roles[0] if roles else None
+
+    def _spec(self, given: Mapping[str, Any], role: Role | None) -> TaskSpec:
         config = self._config
         isolation = given.get("isolation") or next(iter(config.isolation))
         for name, allowed in (("model", config.models), ("effort", config.efforts)):
             value = given.get(name, "")
+            if not value and role is not None and role.origin in ("workspace", "claude"):  # the repository's word, not yours
+                value = role.model if name == "model" else role.effort
             if value and allowed is not None and not matches(value, allowed):
                 raise Refused(
                     "MODEL_NOT_ALLOWED" if name == "model" else "GRANT_EXCEEDED",
@@ -118,7 +127,7 @@ class Delegating:
             mode="background" if given.get("run_in_background") else "foreground",
         )
 
-    def _in_background(self, task: Task, agent: Agent, call: Invocation) -> Output:
+    async def _in_background(self, task: Task, agent: Agent, call: Invocation) -> Output:
         jobs = self._ctx.host.get(JOBS, call.scope)
 
         async def body() -> Output:
@@ -134,6 +143,7 @@ class Delegating:
             job = jobs.start(agent, title, lambda: f"task {task.id}: {task.state}", body, heard=heard)
         except ToolError:
             task.cancel("parent")
+            await self._tasks.wait(task)
             raise
         return Output((Text(f"{job.id} runs in the background as task {task.id}; you are told when it has ended"),))
 
@@ -145,7 +155,7 @@ class Delegating:
         kept |= {"code": outcome.code} if outcome.code else {}
         kept |= {"path": str(path), "characters": len(said)} if path is not None else {}
         call.note("settled", kept)
-        self._told[call.call_id] = task.id
+        self._told[call.session, call.call_id] = task.id
         if outcome.ok:
             return Output((Text(shown),))
         lines = [f"the task did not complete: {outcome.status} ({outcome.code})", outcome.diagnostic]
@@ -167,5 +177,9 @@ def headed(text: str, spill: Callable[[bytes, str], Path]) -> tuple[str, Path | 
     """The head of a text, and the file that holds the whole of one that is longer."""
     if len(text) <= HEAD:
         return text, None
-    path = spill(text.encode("utf-8", "replace"), "txt")
+    try:
+        path = spill(text.encode("utf-8", "replace"), "txt")
+    except OSError as error:
+        said = os.strerror(error.errno or 0)
+        return f"{text[:HEAD]}\n\n[… {len(text) - HEAD} more characters, which could not be kept in a file: {said} …]", None
     return f"{text[:HEAD]}\n\n[… {len(text) - HEAD} more characters; the whole result is in {path} …]", path

@@ -54,7 +54,7 @@ class Drive:
             outcome = checked(await self._attempt(len(found) + 1), task)
             found.append(outcome)
             again = outcome.code in FAILURES and FAILURES[outcome.code].retry == "by itself"
-            if not again or len(found) > task.spec.retries or task.cause:
+            if not again or len(found) > task.spec.retries or task.cause or task.left_behind:
                 break
             pause = loop.time() + FIRST_PAUSE * 2 ** (len(found) - 1)
             await asyncio.wait((task.stopped,), timeout=min(pause, self._end or pause) - loop.time())
@@ -178,6 +178,7 @@ class Drive:
             if not task.cause and idle is not None and limit is not None and loop.time() >= max(idle, task.touched + limit):
                 task.cancel("idle", f"nothing happened for {limit:g} s")
             if task.cause:
+                await self._tasks.end_below(task)  # it may have to wait for them before it can end
                 await asyncio.wait((result,), timeout=self._grace)
                 break
         if not result.done():
@@ -207,15 +208,25 @@ class Drive:
         """Give everything back; what could not be, in words."""
         disposing = asyncio.ensure_future(work.dispose())
         done, _ = await asyncio.wait((disposing,), timeout=self._grace)
-        if not done:
-            disposing.cancel()
-            await asyncio.wait((disposing,), timeout=1.0)
+        if not done:  # cancelling it would leave half of it undone for ever
+            self._task.left_behind = True
+            self._tasks.spawn(self._late_dispose(disposing))
             return f"what it holds was not given back within {self._grace:g} s; it is left behind"
         error = None if disposing.cancelled() else disposing.exception()
         if error is not None:
+            self._task.left_behind = True
             self._tasks.contain(f"disposing of task {self._task.id}", error)
             return f"giving back what it held failed: {said(error)}"
         return ""
+
+    async def _late_dispose(self, disposing: asyncio.Future[None]) -> None:
+        try:
+            await asyncio.wait((disposing,))
+        except asyncio.CancelledError:  # the host does not wait any longer
+            disposing.cancel()
+            raise
+        if not disposing.cancelled() and (error := disposing.exception()) is not None:
+            self._tasks.contain(f"disposing of task {self._task.id}", error)
 
     async def _end_it(self, running: asyncio.Future[Any]) -> None:
         """Cancel it and wait for it, but not for ever."""

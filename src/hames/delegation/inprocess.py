@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from hames import __version__
-from hames.agents import Agent, Agents, AgentSpec, ToolStarted, TurnEnd
+from hames.agents import Agent, Agents, AgentSpec, ToolStarted, TurnEnd, TurnEnded
 from hames.budget import Limits
 from hames.content.errors import HamesError, NotFoundError
 from hames.content.finish import Usage
@@ -24,6 +26,7 @@ from hames.delegation.structured import NUDGE, Capture
 from hames.kernel import Context, Mask
 from hames.models import MODELS
 from hames.prompts import PROMPTS
+from hames.prompts.service import VARIABLE
 from hames.store import Blobs
 
 CONTEXT = """You work on a task that somebody gave you, and nobody speaks with you while you do. Your last message is your result: it is
@@ -61,6 +64,8 @@ class InProcess:
         models = self._ctx.host.get(MODELS, origin.home or origin.scope)
         if self.hands_on and not origin.session:
             raise NotFoundError("there is no conversation that could be handed on", remedy="use the runner spawn", code="SPEC_INVALID")
+        if self.hands_on and spec.directory and Path(spec.directory) != Path(origin.cwd):
+            raise NotFoundError("a conversation goes on in its own directory", remedy="use the runner spawn", code="SPEC_INVALID")
         ref = spec.model or origin.model or (models.default if models is not None else "")
         if models is not None:
             model = models.resolve(ref, origin.home or origin.scope)
@@ -110,11 +115,10 @@ class InProcess:
         if prompts is not None:
             prompts.section(at, "delegation", CONTEXT, order=90)
             if launch.role is not None and launch.role.persona:
-                persona = launch.role.persona
-                if launch.role.origin == "claude":  # which knows nothing of our variables
-                    prompts.variable(at, "open_braces", lambda facts: "{{")
-                    persona = persona.replace("{{", "{{open_braces}}")
-                prompts.section(at, "persona", persona, order=0)
+                # What is no variable of ours is text; files of others know nothing of ours.
+                known = prompts.variables.view(agent.scope) if launch.role.origin != "claude" else {}
+                prompts.variable(at, "open_braces", lambda facts: "{{")
+                prompts.section(at, "persona", with_braces(launch.role.persona, known), order=0)
         relay(self._ctx, agent, origin, spec.title)
         capture = Capture(self._ctx, agent, spec.schema) if spec.schema is not None else None
 
@@ -142,7 +146,12 @@ class Child:
         self._steps = 0
         self._spent: dict[str, Usage] = {}
         self._cost: float | None = 0.0
+        self._ends: list[TurnEnd] = []
+        agent.ctx.at(agent.scope).on(TurnEnded, self._turn_ended)
         self._withdraw = launch.signal.listen(self.cancel)
+
+    def _turn_ended(self, notice: TurnEnded) -> None:
+        self._ends.append(notice.end)
 
     @property
     def native(self) -> str:
@@ -173,12 +182,14 @@ class Child:
         agent = self.agent
         if self._cancelled:
             return TurnEnd("aborted", detail=self._cancelled)
+        self._ends.clear()
         agent.send(message)
         await agent.idle()
         end = agent.last or TurnEnd("aborted", detail=self._cancelled)
-        self._steps += end.steps
+        ends = self._ends or [end]  # what wakes it meanwhile makes turns of their own
+        self._steps += sum(each.steps for each in ends)
         models = agent.ctx.host.get(MODELS, agent.scope)
-        for ref, usage in end.models:
+        for ref, usage in (spent for each in ends for spent in each.models):
             self._spent[ref] = self._spent.get(ref, Usage()) + usage
             try:
                 cost = None if models is None else models.resolve(ref, agent.scope).cost(usage)
@@ -258,6 +269,16 @@ def prompt(spec: TaskSpec, blobs: Blobs) -> str:
         return spec.prompt
     files = "\n".join(f"- {name}: {blobs.path(digest)}" for name, digest in spec.inputs.items())
     return f"{spec.prompt}\n\nFiles that are given along:\n{files}"
+
+
+def with_braces(text: str, known: Container[str]) -> str:
+    """A text whose braces stand for themselves, save around these names."""
+
+    def kept(match: re.Match[str]) -> str:
+        return match.group(0) if match.group(1).strip() in known else "{{open_braces}}" + match.group(0)[2:]
+
+    parts = VARIABLE.split(text)  # what is between variables may hold braces of its own
+    return VARIABLE.sub(kept, text) if len(parts) > 1 else text.replace("{{", "{{open_braces}}")
 
 
 def encoded_grant(grant: tuple[Mask, ...]) -> list[dict[str, list[str]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -182,11 +182,20 @@ class Ledger:
 
     # taking over what a dead process has left
 
-    def orphans(self) -> list[TaskRecord]:
-        """Tasks without an outcome whose process does not live any more."""
-        rows = self.store.control.query(f"{JOINED} WHERE s.publication = 'pending' AND s.owner != ?", (self.store.owner.id,))
+    def orphans(self, live: Set[str] | None = None) -> list[TaskRecord]:
+        """Tasks without an outcome that nobody drives: their process does not live any more, or is this one and does not know them.
+
+        :param live: those that this process drives; None for all that are its own.
+        """
+        rows = self.store.control.query(f"{JOINED} WHERE s.publication = 'pending'")
         found = [decoded_record(row, self.store.blobs) for row in rows]
-        return [self._whole(record) for record in found if not self.store.owner.alive(record.owner)]
+        mine = self.store.owner.id
+        left = [
+            each
+            for each in found
+            if ((live is not None and each.id not in live) if each.owner == mine else not self.store.owner.alive(each.owner))
+        ]
+        return [self._whole(record) for record in left]
 
     def take_over(self, record: TaskRecord) -> Ticket:
         """Drive a task of a dead process from now on; the new epoch is one more.

@@ -97,7 +97,10 @@ async def delegation(ctx: Context, config: DelegationConfig) -> AsyncGenerator[N
     def began(notice: TurnBegan) -> None:
         """Look at the roles, where the agent can give work to one."""
         agent = agents.live.get(notice.agent)
-        if agent is None or tools is None or not has_roles(agent.cwd):
+        if agent is None or tools is None:
+            return
+        agent.memory["roles"] = ""
+        if not has_roles(agent.cwd):
             return
         if any("delegate" in tool.capabilities for tool in tools.registry.view(agent.scope).values()):
             from hames.delegation.delegate import catalogue

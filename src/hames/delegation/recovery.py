@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from hames.content.errors import HamesError
 from hames.delegation.ledger import Ledger
@@ -11,13 +11,17 @@ from hames.delegation.records import TaskRecord
 from hames.sessions import Sessions
 
 
-async def recover(ledger: Ledger, sessions: Sessions, contain: Callable[[str, BaseException], None]) -> None:
-    """Settle the tasks whose process does not live, as interrupted. Of several processes that try, one does it."""
-    for record in ledger.orphans():
+async def recover(ledger: Ledger, sessions: Sessions, contain: Callable[[str, BaseException], None], live: Set[str] | None = None) -> None:
+    """Settle the tasks whose process does not live, as interrupted. Of several processes that try, one does it.
+
+    :param live: those that this process drives; None for all that are its own.
+    """
+    for record in ledger.orphans(live):
         try:
+            outcome = interrupted(record, sessions)
             await ledger.take_over(record)
-            await ledger.settle(record.id, record.epoch + 1, interrupted(record, sessions))
-        except HamesError as error:  # somebody was faster, or it cannot be written
+            await ledger.settle(record.id, record.epoch + 1, outcome)
+        except Exception as error:  # somebody was faster, or it cannot be written
             contain(f"task {record.id}", error)
 
 

@@ -11,8 +11,8 @@ from hames.content.messages import Message, Text, ToolResult
 from hames.delegation.delegate import DELIVERED, headed
 from hames.delegation.inprocess import decoded_grant
 from hames.delegation.service import Tasks
-from hames.kernel import Context
-from hames.tools import TOOLS
+from hames.kernel import Context, Mask, Scope
+from hames.tools import TOOLS, Tools
 
 
 async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
@@ -24,7 +24,7 @@ async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
         tools = ctx.host.get(TOOLS, agent.scope)
         if tools is not None:
             for mask in agent.grant:
-                tools.registry.seal(ctx.at(agent.scope), mask)
+                tools.registry.seal(ctx.at(agent.scope), of_known(mask, tools, agent.scope))
     records = tasks.ledger.below(agent.id)
     if not records:
         return
@@ -52,10 +52,19 @@ async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
         await tasks.ledger.receive(record.id, DELIVERED, {"session": agent.id, "path": str(path or "")})
 
 
+def of_known(mask: Mask, tools: Tools, scope: Scope) -> Mask:
+    """A mask without the names of tools that are not there any more."""
+    deny = frozenset(name for name in mask.deny if name == "*" or tools.registry.known(scope, name))
+    if mask.allow is None:
+        return Mask(deny=deny)
+    allow = frozenset(name for name in mask.allow if tools.registry.known(scope, name))
+    return Mask(allow, deny) if allow else Mask.none()
+
+
 def answered(agent: Agent, call: str) -> bool:
     """Whether the result of a call stands in the session: one that a crash left open was not told anything."""
     results = (block for _, message in agent.session.messages for block in message.blocks if isinstance(block, ToolResult))
-    return any(result.call_id == call and result.code not in ("OUTCOME_UNKNOWN", "NOT_STARTED") for result in results)
+    return any(result.call_id == call and result.code not in ("OUTCOME_UNKNOWN", "NOT_STARTED", "RAISED", "ABORTED") for result in results)
 
 
 def kept(agent: Agent, task: str, data: bytes, suffix: str) -> Path:

@@ -18,6 +18,7 @@ what they ask for and Hames has not is left out, and said.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,9 +35,12 @@ from hames.policy.port import Mode as Permission
 
 Origin = Literal["workspace", "claude", "user", "shipped"]
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-KEYS = ("name", "description", "tools", "model", "effort", "permission", "runner", "assurance", "run_in_background", "budget")
+KEYS = ("name", "description", "tools", "model", "effort", "permission", "runner", "assurance", "budget")
 LONGEST = 256 * 1024
 """Bytes of a file."""
+FRONT = 16 * 1024
+"""Characters of front matter."""
+Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # all values are texts: no tag makes anything of them
 
 SETS = {
     "@read": ("read", "read_image", "glob", "grep", "recall"),
@@ -114,7 +118,6 @@ class Role:
     permission: Permission | Literal[""] = ""
     runner: str = ""
     assurance: str = "enforced"
-    run_in_background: bool = False
     budget: Limits = Limits()
     digest: str = ""
     notes: tuple[str, ...] = ()
@@ -146,9 +149,11 @@ def front_matter(head: str, *, lenient: bool) -> dict[str, Any]:
     :param lenient: take a line ``key: text`` as it stands where it is no YAML: descriptions with colons in them are common.
     :raises ValueError: if it is none.
     """
+    if len(head) > FRONT:
+        raise ValueError(f"its front matter has more than {FRONT} characters")
     try:
-        found: Any = yaml.load(head, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        found: Any = yaml.load(head, Loader=Loader)
+    except (yaml.YAMLError, RecursionError) as error:
         if not lenient:
             problem = getattr(error, "problem", "") or "it cannot be parsed"
             raise ValueError(f"its front matter is no YAML: {problem}") from None
@@ -180,6 +185,7 @@ class Reader:
         name = name or self._role.name
         if not NAME.fullmatch(name):
             self._wrong.append(f"{name[:80]!r} is no name: small letters, digits, - and _")
+            name = self._role.name
         read = replace(
             self._role,
             name=name,
@@ -191,7 +197,6 @@ class Reader:
             permission=cast(Permission, self._one_of("permission", tuple(WIDTH))),
             runner=self._text("runner"),
             assurance=self._one_of("assurance", ("enforced", "requested")) or "enforced",
-            run_in_background=self._members.get("run_in_background") is True,
             budget=self._budget(),
         )
         return replace(read, notes=tuple(self._notes), problem="; ".join(self._wrong))
@@ -200,8 +205,8 @@ class Reader:
         value = self._members.get(key)
         if value is None:
             return ""
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
-            return str(value).strip()
+        if isinstance(value, str):
+            return value.strip()
         self._wrong.append(f"{key} is no text")
         return ""
 
@@ -221,13 +226,22 @@ class Reader:
         return f"anthropic:{model}"
 
     def _budget(self) -> Limits:
-        given = as_object(self._members.get("budget", {}))
-        numbers = {name for name, value in given.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-        bad = [str(name) for name in given if name not in Limits.__slots__ or name not in numbers]
-        if bad:
-            self._wrong.append(f"budget.{', budget.'.join(bad)} is no limit; limits are {', '.join(Limits.__slots__)}")
+        given = self._members.get("budget", {})
+        if not isinstance(given, dict):
+            self._wrong.append(f"budget is a mapping of limits; limits are {', '.join(Limits.__slots__)}")
             return Limits()
-        return Limits(**given)
+        limits: dict[str, Any] = {}
+        for name, text in as_object(given).items():
+            try:
+                value = float(text) if name not in ("steps", "tokens") else int(text)
+                sound = name in Limits.__slots__ and 0 < value < math.inf
+            except (ValueError, TypeError, OverflowError):
+                value, sound = 0, False
+            if sound:
+                limits[name] = value
+            else:
+                self._wrong.append(f"budget.{name} is no limit; limits are positive numbers of {', '.join(Limits.__slots__)}")
+        return Limits(**limits)
 
     def _tools(self) -> tuple[Intent, ...] | None:
         given = self._members.get("tools")
@@ -271,4 +285,11 @@ class Reader:
 
 def split_words(text: str) -> list[str]:
     """Words between commas, where commas in brackets part nothing."""
-    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+    words, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")" and depth > 0)
+        if letter == "," and not depth:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word.strip() for word in words if word.strip()]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hames.delegation.failures import Refused
 from hames.delegation.role import LONGEST, Intent, Origin, Role, read_role
-from hames.kernel import Scope
+from hames.kernel import Mask, Scope
 from hames.kernel.registry import matches
 from hames.toolkit.project import directories, read_text, user_directory
 from hames.tools import Tools
@@ -52,7 +52,10 @@ def of(place: Path, origin: Origin, inside: Path | None) -> list[Role]:
         if read.refused or read.more:
             made.append(Role(path.stem, origin, path, problem=read.refused or f"it has more than {LONGEST} bytes"))
         else:
-            made.append(read_role(read.text, path, origin))
+            try:
+                made.append(read_role(read.text, path, origin))
+            except Exception as error:  # recorded as a role that cannot be used: it hides no other
+                made.append(Role(path.stem, origin, path, problem=f"it cannot be read: {type(error).__name__}"))
     return made
 
 
@@ -83,8 +86,11 @@ class Resolved:
     missing: tuple[str, ...] = ()
 
 
-def resolved(intents: tuple[Intent, ...] | None, tools: Tools, scope: Scope) -> Resolved:
-    """What a role's intents come to in a scope."""
+def resolved(intents: tuple[Intent, ...] | None, tools: Tools, scope: Scope, grant: tuple[Mask, ...] = ()) -> Resolved:
+    """What a role's intents come to in a scope.
+
+    :param grant: the masks of whoever starts it: what may be missing and may not be handed down is left out.
+    """
     if intents is None:
         return Resolved(None)
     if [each.pattern for each in intents] == ["none"]:
@@ -92,24 +98,38 @@ def resolved(intents: tuple[Intent, ...] | None, tools: Tools, scope: Scope) -> 
     kept: dict[str, None] = {}
     dropped: dict[str, str] = {}
     missing: list[str] = []
+    there = everything(tools, scope)
     for each in intents:
+        plain = not set(each.pattern) & set("*?")
         if each.why:
             dropped[each.word] = each.why
+        elif plain and not each.required and not all(mask.permits(each.pattern) for mask in grant):
+            dropped[each.pattern] = "whoever starts it may not hand it down"
+        elif each.required and not any(matches(name, (each.pattern,)) for name in there):
+            missing.append(each.word)
         elif tools.registry.known(scope, each.pattern):
             kept[each.pattern] = None
-        elif each.required:
-            missing.append(each.word)
         else:
             dropped[each.pattern or each.word] = "it is not there"
     return Resolved(tuple(kept), tuple(dropped.items()), tuple(missing))
 
 
-def required(role: Role, tools: Tools, scope: Scope) -> tuple[str, ...] | None:
+def everything(tools: Tools, scope: Scope) -> set[str]:
+    """The tools of a scope and of those that it lies in, hidden or not."""
+    found: set[str] = set()
+    place: Scope | None = scope
+    while place is not None:
+        found |= set(tools.registry.view(place))
+        place = place.parent
+    return found
+
+
+def required(role: Role, tools: Tools, scope: Scope, grant: tuple[Mask, ...]) -> tuple[str, ...] | None:
     """The tools of a role, as a task names them.
 
     :raises Refused: ``ROLE_TOOLS_MISSING`` where a tool that it needs is not there, or nothing of what it wants.
     """
-    found = resolved(role.tools, tools, scope)
+    found = resolved(role.tools, tools, scope, grant)
     if found.missing:
         remedy = f"mount what brings them, or mark them as optional with ? in {role.path}"
         raise Refused("ROLE_TOOLS_MISSING", f"the role {role.name} needs {', '.join(found.missing)}", remedy=remedy)
@@ -117,16 +137,3 @@ def required(role: Role, tools: Tools, scope: Scope) -> tuple[str, ...] | None:
         remedy = f"see 'hames roles check {role.name}'"
         raise Refused("ROLE_TOOLS_MISSING", f"nothing of what the role {role.name} wants is there", remedy=remedy)
     return found.kept
-
-
-def narrowed(own: tuple[str, ...] | None, asked: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The tools that a call leaves of those of a role: it can take some away, and add none.
-
-    :raises Refused: ``GRANT_EXCEEDED`` where it asks for others.
-    """
-    if own is None or asked is None:
-        return asked if own is None else own
-    wide = [name for name in asked if name != "none" and not matches(name, own)]
-    if wide:
-        raise Refused("GRANT_EXCEEDED", f"{', '.join(wide)} is not among the tools of the role", remedy=f"its tools are {', '.join(own)}")
-    return asked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -191,12 +191,13 @@ class Runner(Protocol):
         ...
 
 
-def obtained(spec: TaskSpec, runner: Runner) -> dict[str, Level]:
+def obtained(spec: TaskSpec, runner: Runner, inherited: Set[str] = frozenset()) -> dict[str, Level]:
     """What a runner gives of each option that is asked for.
 
+    :param inherited: options that are not asked for and bind all the same.
     :raises Refused: ``OPTION_UNSUPPORTED``, with all that is not given.
     """
-    asked = sorted(spec.asked())
+    asked = sorted(spec.asked() | inherited)
     levels: dict[str, Level] = {option: runner.capabilities.get(option, "unsupported") for option in asked}
     bad = [f"{option} is not supported" for option, level in levels.items() if level == "unsupported"]
     bad += [

@@ -21,20 +21,35 @@ class Runners:
 
     def __init__(self) -> None:
         self.registry: Registry[Callable[[], Runner]] = Registry("runner")
+        self._there: dict[str, int] = {}
+
+    def count(self, name: str) -> int:
+        """How many runners of a name are registered, seen or not: what is about to be shown counts."""
+        return self._there.get(name, 0)
+
+    def _add(self, ctx: Context, name: str, make: Callable[[], Runner]) -> Effect:
+        effect = self.registry.add(ctx, name, make)
+
+        def gone() -> None:
+            self._there[name] -= 1
+
+        ctx.effect(f"runner {name} is there", gone)
+        self._there[name] = self.count(name) + 1
+        return effect
 
     def register(self, ctx: Context, runner: Runner) -> Effect:
         """Offer a runner for the lifetime of ``ctx``.
 
         :raises DuplicateError: if its scope has one of this name.
         """
-        return self.registry.add(ctx, runner.name, lambda: runner)
+        return self._add(ctx, runner.name, lambda: runner)
 
     def offer(self, ctx: Context, name: str, make: Callable[[], Runner]) -> Effect:
         """Offer one that is made when it is first needed.
 
         :raises DuplicateError: if its scope has one of this name.
         """
-        return self.registry.add(ctx, name, cache(make))
+        return self._add(ctx, name, cache(make))
 
     def choose(self, scope: Scope, name: str) -> Runner:
         """The runner of a name.

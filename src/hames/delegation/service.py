@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -114,13 +115,25 @@ class Tasks:
             return known
         task = self._admit(spec, origin, id or self.ledger.new_id())
         task.driver = asyncio.create_task(self._drive(task), name=f"task {task.id}")
+        task.driver.add_done_callback(lambda _: self._driven(task))
         self._attend()
         try:
             await asyncio.shield(task.intended)
         except asyncio.CancelledError:
             task.cancel("parent")
+            with suppress(asyncio.CancelledError, HamesError):
+                await task.driver
             raise
         return task
+
+    def _driven(self, task: Task) -> None:
+        """Whatever became of its driver: nobody waits for it in vain."""
+        self.live.pop(task.id, None)
+        if not task.intended.done():
+            task.intended.set_exception(HamesError(f"task {task.id} was given up before it began", code="INTERNAL"))
+            task.intended.exception()
+        if not task.settled:
+            task.settle(failed("INTERNAL", "its driver was ended"))
 
     async def run(self, spec: TaskSpec, origin: Origin, *, id: str = "") -> Outcome:
         """Take a task on and wait for its end. Whoever cancels this cancels the task, and waits until nothing of it is left."""
@@ -227,7 +240,7 @@ class Tasks:
             outcome = failed("INTERNAL", said(error))
         finally:
             if began:
-                await self._end_below(task)
+                await self.end_below(task)
         await self._publish(task, self._counted(task, outcome))
 
     async def _intend(self, task: Task) -> None:
@@ -271,9 +284,9 @@ class Tasks:
         task.meter.close()
         self._dirty.pop(task.id, None)
         try:
-            liveness = "undetermined" if outcome.code == "NOT_CLOSED" else "ended"
+            liveness = "undetermined" if outcome.code == "NOT_CLOSED" or task.left_behind else "ended"
             await self.ledger.settle(task.id, task.epoch, outcome, liveness=liveness, cause=task.cause)
-        except (HamesError, ValueError) as error:
+        except Exception as error:
             self._ctx.host.contain(f"the outcome of task {task.id}", error)
             lost = failed("STORAGE_FAILED", said(error))
             diagnostic = bounded(f"{lost.diagnostic}\n{outcome.diagnostic}")
@@ -282,12 +295,14 @@ class Tasks:
         if above is not None:
             above.below += [replace(item, scope="below") for item in outcome.usage]
             above.below_cost = None if above.below_cost is None or outcome.cost is None else above.below_cost + outcome.cost
+        if task.place.lane == task.id:
+            self._started.pop(task.id, None)
         self.live.pop(task.id, None)
         task.settle(outcome)
         ended = TaskEnded(task.id, task.spec.title, outcome.status, outcome.code, task.origin.task, task.depth)
         self._ctx.emit(ended, at=task.origin.scope)
 
-    async def _end_below(self, task: Task) -> None:
+    async def end_below(self, task: Task) -> None:
         await self._end_all([each for each in self.live.values() if each.origin.task == task.id], "parent")
 
     async def _agent_gone(self, agent: Agent) -> None:
@@ -355,7 +370,8 @@ class Tasks:
     async def recover(self) -> None:
         """Settle the tasks of processes that have died, as interrupted; once at a time."""
         if self._recovered is None or self._recovered.done():
-            self._recovered = asyncio.create_task(recover(self.ledger, self.sessions, self.contain), name="tasks of the dead")
+            looking = recover(self.ledger, self.sessions, self.contain, set(self.live))
+            self._recovered = asyncio.create_task(looking, name="tasks of the dead")
         await asyncio.shield(self._recovered)
 
     async def close(self) -> None:
@@ -365,7 +381,9 @@ class Tasks:
         if self._attending is not None:
             self._attending.cancel()
             await asyncio.wait((self._attending,))
-        while self._others:
-            await asyncio.wait(self._others)
+        if self._others:
+            _, late = await asyncio.wait(self._others, timeout=self.config.grace)
+            for each in late:
+                each.cancel()
         if self._recovered is not None:
             await asyncio.wait((self._recovered,))

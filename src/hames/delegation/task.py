@@ -29,6 +29,7 @@ class Task:
     :ivar levels: what the runner gives of each option that was asked for.
     :ivar agent: who does the work, where that is an agent of this process.
     :ivar below: what the tasks that it started have spent.
+    :ivar left_behind: whether something of it may still run.
     :ivar touched: when something happened last, by the clock of the event loop.
     """
 
@@ -70,6 +71,7 @@ class Task:
         self.below: list[UsageItem] = []
         self.below_cost: float | None = 0.0
         self.touched = 0.0
+        self.left_behind = False
         self.changed: Callable[[Task], None] = lambda task: None
         self.contain: Callable[[str, BaseException], None] = lambda what, error: None
         self.driver: asyncio.Task[None] | None = None

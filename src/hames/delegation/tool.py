@@ -45,7 +45,7 @@ class DelegateConfig(RowConfig):
     """Patterns of the models that a call may name; all where nothing is said."""
     efforts: list[str] | None = None
     """The efforts that a call may name; all where nothing is said."""
-    isolation: list[Literal["shared", "worktree"]] = Field(default=["shared", "worktree"], min_length=1)
+    isolation: list[Literal["shared", "worktree"]] = Field(default=["shared"], min_length=1)
     """The kinds of isolation that a task may have; the first one is that of a call which names none."""
     background: bool = True
     """Whether a task may run while its parent goes on."""
@@ -119,12 +119,13 @@ def delegate(ctx: Context, config: DelegateConfig) -> None:
 
     runner = config.runner or service.config.runner
     offered: list[Effect] = []
+    there = service.runners.count(runner)
 
-    def follow(name: str) -> None:
+    def follow(name: str, change: int) -> None:
         """The tool stands for its runner: it is there while that one is."""
-        if name != runner:
-            return
-        there = service.runners.registry.get(ctx.scope, runner) is not None
+        nonlocal there
+        if name == runner:
+            there += change
         if there and not offered:
             offered.append(ctx.use(TOOLS).register(ctx, tool))
         elif not there and offered:
@@ -133,6 +134,6 @@ def delegate(ctx: Context, config: DelegateConfig) -> None:
     hands_on = runner == "fork"
     said = DESCRIPTION.format(fork=" but what was said before this turn" if hands_on else "")
     tool = Tool(config.name, said, parameters(config), body, frozenset({"delegate"}), parallel=True, timeout=None, invocation=" call")
-    service.runners.registry.watch(ctx, lambda name, _: follow(name), follow)
-    follow(runner)
+    service.runners.registry.watch(ctx, lambda name, _: follow(name, 1), lambda name: follow(name, -1))
+    follow(runner, 0)
     ctx.on(ToolEnded, ended)

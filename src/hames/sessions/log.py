@@ -249,9 +249,9 @@ class Session:
         :raises StorageError: if something is not; the session takes nothing more then.
         """
         try:
-            for ticket in self._unconfirmed:
+            for ticket in tuple(self._unconfirmed):
                 await ticket
-            self._unconfirmed.clear()
+            self._unconfirmed = [ticket for ticket in self._unconfirmed if not ticket.done]
         except StorageError as error:
             self._failed = error
             raise

@@ -7,7 +7,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from hames.content.errors import DamagedError, NotFoundError
+from hames.content.errors import DamagedError, NotFoundError, StorageError
 from hames.store.database import NO_SPACE, full
 
 
@@ -45,7 +45,10 @@ class Blobs:
                 temporary.unlink()
             if error.errno in NO_SPACE:
                 raise full(target) from error
-            raise
+            said = os.strerror(error.errno or 0)
+            raise StorageError(
+                f"{target} cannot be written: {said}", remedy="check that the directory exists and can be written"
+            ) from error
         sync_directory(target.parent)
         return digest
 

@@ -254,11 +254,12 @@ class Contract:
 def children_of_this() -> set[int]:
     """The processes that this one has started and that live, by the word of the system."""
     found: set[int] = set()
-    for thread in Path("/proc/self/task").iterdir():
+    threads = Path("/proc/self/task")
+    for thread in threads.iterdir() if threads.is_dir() else ():  # elsewhere nobody tells
         with suppress(OSError):  # a thread that has just ended
             found |= set(map(int, (thread / "children").read_text().split()))
     return found
 
 
 def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    return len(list(Path("/dev/fd").iterdir()))

@@ -13,6 +13,7 @@ import click
 
 from hames import __version__
 from hames.content.errors import HamesError, UsageError
+from hames.content.visible import visible
 
 #: name: (module, one line of help)
 COMMANDS = {
@@ -84,9 +85,9 @@ def report(error: HamesError, *, as_json: bool) -> int:
 
         click.echo(json.dumps({"status": "error", "error": error.as_json()}, ensure_ascii=False))
     else:
-        click.echo(f"hames: {error.message}", err=True)
+        click.echo(visible(f"hames: {error.message}", keep="\n"), err=True)
         if error.remedy:
-            click.echo(f"       {error.remedy}", err=True)
+            click.echo(visible(f"       {error.remedy}", keep="\n"), err=True)
     return error.exit_status
 
 

@@ -10,16 +10,20 @@ from typing import Any
 
 import click
 
+from hames.budget import Limits
 from hames.compose import Layer
-from hames.content.errors import ConfigError, UsageError
+from hames.content.errors import ConfigError, HamesError, UsageError
 from hames.content.jsontext import dumps
 from hames.content.visible import visible
+from hames.delegation import DELEGATION
 from hames.delegation.role import NAME, Role
 from hames.delegation.roles import chosen, found, resolved
 from hames.faces.cli.common import chosen_layers, existing_directory, json_option, layer_options, opened, state_directory, state_option
 from hames.kernel import Host, Scope
+from hames.kernel.registry import matches
 from hames.mcp import MCP
-from hames.toolkit.project import trusted, user_directory
+from hames.models import MODELS
+from hames.toolkit.project import directories, trusted, user_directory
 from hames.tools import TOOLS, Tools
 from hames.trust import Trust
 from hames.workspaces import WORKSPACES
@@ -54,7 +58,7 @@ def here(cwd: str, state_dir: str | None) -> tuple[Path, dict[str, list[Role]], 
 def said(role: Role) -> dict[str, Any]:
     """A role as an object."""
     tools = None if role.tools is None else [each.word for each in role.tools]
-    members = {
+    members: dict[str, Any] = {
         "name": role.name,
         "origin": role.origin,
         "path": str(role.path),
@@ -66,11 +70,16 @@ def said(role: Role) -> dict[str, Any]:
         "runner": role.runner,
         "digest": role.digest,
         "assurance": role.assurance,
-        "run_in_background": role.run_in_background,
+        "budget": {name: getattr(role.budget, name) for name in Limits.__slots__ if getattr(role.budget, name) is not None},
         "notes": list(role.notes),
         "problem": role.problem,
     }
-    return {key: value for key, value in members.items() if value not in ("", [], False) or key == "tools"}
+    return {key: value for key, value in members.items() if value not in ("", [], {}) or key == "tools"}
+
+
+def listed(every: Sequence[Role]) -> dict[str, Any]:
+    """The role that counts of a name, with the others."""
+    return {**said(every[0]), **({"others": [said(each) for each in every[1:]]} if len(every) > 1 else {})}
 
 
 @command.command("list")
@@ -81,7 +90,7 @@ def list_roles(cwd: str, as_json: bool, state_dir: str | None) -> None:
     """List the roles that count for a directory."""
     directory, roles, project = here(cwd, state_dir)
     if as_json:
-        click.echo(json.dumps({"roles": [said(each[0]) for each in roles.values()], "trusted": project}, ensure_ascii=False))
+        click.echo(json.dumps({"roles": [listed(each) for each in roles.values()], "trusted": project}, ensure_ascii=False))
         return
     for name, every in roles.items():
         role = every[0]
@@ -90,7 +99,7 @@ def list_roles(cwd: str, as_json: bool, state_dir: str | None) -> None:
         click.echo(f"{visible(name):<24} {role.origin:<10} {visible(what)[:120]}{others}")
     if not roles:
         click.echo("there are no roles; 'hames roles new NAME' makes one", err=True)
-    if not project and any((directory / name).is_dir() for name in (".hames/roles", ".claude/agents")):
+    if not project and any((each / name).is_dir() for each in directories(directory) for name in (".hames/roles", ".claude/agents")):
         click.echo("hames: roles of this directory count for nothing until it is trusted; see 'hames trust show'", err=True)
 
 
@@ -149,7 +158,7 @@ async def checked(state: Path, directory: Path, layers: Sequence[Layer], wanted:
         try:
             scope = lease.scope if lease is not None else host.root_scope
             await settled(host, scope)
-            return [result(role, tools, scope) for role in wanted.values()]
+            return [result(role, tools, scope, host) for role in wanted.values()]
         finally:
             if lease is not None:
                 await lease.release()
@@ -167,29 +176,38 @@ async def settled(host: Host, scope: Scope) -> None:
             await asyncio.wait(late)
 
 
-def result(role: Role, tools: Tools, scope: Scope) -> dict[str, Any]:
+def result(role: Role, tools: Tools, scope: Scope, host: Host) -> dict[str, Any]:
     """What a role would get now."""
     if role.problem:
         return {"name": role.name, "usable": False, "problem": role.problem, "path": str(role.path)}
     gets = resolved(role.tools, tools, scope)
     view = tools.registry.view(scope)
-    names = [name for name in view if gets.kept is None or any(_covers(pattern, name) for pattern in gets.kept)]
+    delegation, models = host.get(DELEGATION, scope), host.get(MODELS, scope)
+    last = delegation is None or delegation.config.max_depth <= 1
+    names = [name for name in view if gets.kept is None or matches(name, gets.kept)]
+    withheld = [name for name in names if last and "delegate" in view[name].capabilities]
+    names = [name for name in names if name not in withheld]
+    missing = list(gets.missing)
+    if role.runner and (delegation is None or delegation.runners.registry.get(scope, role.runner) is None):
+        missing.append(f"the runner {role.runner}")
+    if role.model and models is not None:
+        try:
+            models.resolve(role.model, scope)
+        except HamesError as error:
+            missing.append(f"the model {role.model}: {error.message}")
     size = sum(len(view[name].name) + len(view[name].description) + len(dumps(view[name].parameters)) for name in names)
     return {
         "name": role.name,
-        "usable": not gets.missing and gets.kept != (),
+        "usable": not missing and (bool(names) or gets.kept == ("none",)),
         "tools": names,
         "tokens": size // TOKEN,
-        "dropped": [{"tool": word, "why": why} for word, why in gets.dropped],
-        "missing": list(gets.missing),
+        "dropped": [
+            *({"tool": word, "why": why} for word, why in gets.dropped),
+            *({"tool": name, "why": "children start no tasks at this depth"} for name in withheld),
+        ],
+        "missing": missing,
         "notes": list(role.notes),
     }
-
-
-def _covers(pattern: str, name: str) -> bool:
-    from hames.kernel.registry import matches
-
-    return matches(name, (pattern,))
 
 
 def lines(found: dict[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from hames.content.errors import KernelError, UsageError
 from hames.content.finish import TextDelta
 from hames.content.messages import clean
 from hames.content.paths import expanded
+from hames.content.visible import visible
 from hames.faces.cli.asking import ANSWERS, asked
 from hames.faces.cli.common import (
     chosen_layers,
@@ -95,7 +96,7 @@ class Progress:
 
     def _chunk(self, notice: Chunked) -> None:
         if isinstance(notice.chunk, TextDelta):
-            sys.stdout.write(notice.chunk.text)
+            sys.stdout.write(visible(notice.chunk.text, keep="\n\t"))
             sys.stdout.flush()
             self._open = not notice.chunk.text.endswith("\n")
             self.streamed = True
@@ -105,7 +106,7 @@ class Progress:
             sys.stdout.write("\n")
             sys.stdout.flush()
             self._open = False
-        click.echo(text, err=True)
+        click.echo(visible(text, keep="\n\t"), err=True)
 
     def _tool_started(self, notice: ToolStarted) -> None:
         self.streamed = False
@@ -127,7 +128,7 @@ class Progress:
             if self._open:
                 click.echo()
         elif end.text:
-            click.echo(end.text)
+            click.echo(visible(end.text, keep="\n\t") if sys.stdout.isatty() else end.text)
         if end.reason != "completed":
             self._line(f"hames: {end.reason}: {end.detail}")
             if end.remedy:

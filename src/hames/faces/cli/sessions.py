@@ -17,6 +17,7 @@ import click
 from hames.content.clock import Clock
 from hames.content.errors import NotFoundError, UsageError
 from hames.content.messages import Reasoning, Text, ToolCall, ToolResult, decode_message
+from hames.content.visible import visible
 from hames.delegation.ledger import Ledger
 from hames.faces.cli.common import json_option, state_directory, state_option
 from hames.faces.cli.exported import exported, pictures
@@ -81,7 +82,7 @@ def list_sessions(every: bool, as_json: bool, state_dir: str | None) -> None:
             click.echo(json.dumps({"sessions": items}, ensure_ascii=False))
             return
         for item in found:
-            click.echo(f"{item.id}  {when(item.created)}  {item.state:<11}  {item.events:>5} events  {item.title}")
+            click.echo(f"{item.id}  {when(item.created)}  {item.state:<11}  {item.events:>5} events  {visible(item.title)}")
         if not found:
             click.echo("there are no sessions", err=True)
 
@@ -119,7 +120,7 @@ def describe(event: Event) -> list[str]:
         return [f"{lead}DAMAGED: this record does not match its checksum"]
     if event.type != "message":
         members = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in event.data.items())
-        return [f"{lead}{event.type} {members}".rstrip()]
+        return [visible(f"{lead}{event.type} {members}".rstrip(), keep="\t")]
     message = decode_message(event.data)
     lines: list[str] = []
     for block in message.blocks:
@@ -139,7 +140,7 @@ def describe(event: Event) -> list[str]:
     if finish not in ("", "stop", "tool-calls"):
         lines.append(f"finish: {finish}")
     indent = "\n" + " " * len(lead)
-    return [lead + indent.join(line.replace("\n", indent) for line in lines)]
+    return [visible(lead + indent.join(line.replace("\n", indent) for line in lines), keep="\n\t")]
 
 
 @command.command("export")
@@ -229,7 +230,7 @@ def search(text: str, limit: int, as_json: bool, state_dir: str | None) -> None:
             click.echo(json.dumps({"found": items}, ensure_ascii=False))
             return
         for session, seq, words in found:
-            click.echo(f"{session} {seq:>5}  {words}")
+            click.echo(f"{session} {seq:>5}  {visible(words)}")
         if not found:
             click.echo("nothing was found", err=True)
 

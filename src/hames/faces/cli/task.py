@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from hames.content.clock import Clock
-from hames.content.errors import HamesError, NotFoundError
+from hames.content.errors import HamesError, NotFoundError, UsageError
 from hames.content.visible import visible
 from hames.delegation.failures import PENDING, TABLE, Refused
 from hames.delegation.ledger import Ledger
@@ -104,6 +104,14 @@ def command() -> None:
     """List, show and cancel tasks: work that agents have given to others."""
 
 
+def one_of(watch: bool, as_json: bool) -> None:
+    """
+    :raises UsageError: where both are asked for.
+    """
+    if watch and as_json:
+        raise UsageError("--watch shows what changes to people, and --json prints one object", remedy="leave one of them out")
+
+
 watch_option = click.option("--watch", is_flag=True, help="Go on showing what changes, until nothing runs any more.")
 
 
@@ -117,6 +125,7 @@ watch_option = click.option("--watch", is_flag=True, help="Go on showing what ch
 @state_option
 def list_tasks(live: bool, limit: int, after: str, label: str, watch: bool, as_json: bool, state_dir: str | None) -> None:
     """List the tasks, the newest first."""
+    one_of(watch, as_json)
 
     async def body(room: Room) -> None:
         def page() -> tuple[list[TaskRecord], str]:
@@ -208,13 +217,11 @@ def described(record: TaskRecord, look: Seen) -> list[str]:
 @state_option
 def tree(task: str, limit: int, watch: bool, as_json: bool, state_dir: str | None) -> None:
     """Show TASK with all below it, or the latest trees; TASK may also be the session that asked for them."""
+    one_of(watch, as_json)
 
     async def body(room: Room) -> None:
         def found() -> list[tuple[int, TaskRecord]]:
-            if not task:
-                roots = room.ledger.list(limit=limit, roots=True)
-            else:
-                roots = [each for each in room.ledger.below(task) if not each.parent] or [room.find(task)]
+            roots = room.ledger.list(limit=limit, roots=True) if not task else room.ledger.below(task) or [room.find(task)]
             return [each for root in roots for each in branches(room.ledger, root)]
 
         if as_json:
@@ -237,7 +244,7 @@ def tree(task: str, limit: int, watch: bool, as_json: bool, state_dir: str | Non
 @command.command("logs")
 @click.argument("task")
 @click.option("--follow", is_flag=True, help="Go on until it has ended.")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines: one object for each event.")
 @state_option
 def logs(task: str, follow: bool, as_json: bool, state_dir: str | None) -> None:
     """Show what happened in TASK, event by event."""
