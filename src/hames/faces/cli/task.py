@@ -90,11 +90,12 @@ async def watched(room: Room, lines: Callable[[], Sequence[str]], live: Callable
     """Print lines, and again and again while something changes and somebody watches."""
     shown: Sequence[str] = ()
     while True:
+        going = live()  # before what is shown, so that the last look shows how it ended
         now = lines()
         if now != shown:
             click.echo((CLEAR if watch and sys.stdout.isatty() else "") + "\n".join(now))
             shown = now
-        if not watch or not live():
+        if not watch or not going:
             return
         await asyncio.sleep(LOOK)
 
