@@ -1200,3 +1200,11 @@ async def test_requests_to_stop_are_heard_beside_a_runner_whose_cancellation_rai
         other.cancel("user")
         await bench.settled(other)
         await bench.settled(task)
+
+
+async def test_a_task_of_this_process_that_nobody_drives_any_more_is_settled(bench):
+    """For example one whose outcome could not be written when it came."""
+    await bench.ledger.intend("t0", TaskSpec("go", runner="sample"), parent="", root="", session="", call="", depth=1)
+    await bench.tasks.recover()
+    record = bench.ledger.get("t0")
+    assert (record.outcome.status, record.outcome.code, record.epoch) == ("interrupted", "HOST_DIED", 2)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from hames.agents import AGENTS, AgentSpec
+from hames.budget import Limits
 from hames.delegation import DELEGATION
 from hames.delegation.failures import Refused
-from hames.delegation.role import SETS, read_role
+from hames.delegation.role import SETS, read_role, split_words
 from hames.delegation.roles import found, resolved
 from hames.delegation.spec import TaskSpec
 from hames.tools import TOOLS
@@ -290,3 +292,60 @@ async def test_a_role_is_given_by_the_tool(host, wired, project):
     agent = await lead(host, project, f"scripted:{script}")
     assert (await agent.run("go")).text == "Done."
     assert tools_sent(wired.received[-1]) == {"read", "grep"}
+
+
+async def test_a_call_raises_no_limit_of_a_role(host, project):
+    (project / ".hames/roles/worker.md").write_text(headed("tools: [read]\nbudget: {steps: 7, tokens: 900}"))
+    agent, tasks = await lead(host, project), host.get(DELEGATION).tasks
+    task = await tasks.start(TaskSpec("look", role="worker", budget=Limits(steps=1000, tokens=50)), tasks.origin(agent))
+    assert (task.spec.budget.steps, task.spec.budget.tokens) == (7, 50)
+    await task.outcome()
+
+
+@pytest.mark.parametrize("asked", ["*", "r*", "[!b]*"])
+async def test_a_pattern_of_a_call_adds_no_tool_to_a_role(host, wired, project, asked):
+    (project / ".hames/roles/worker.md").write_text(headed("tools: ['[!w]ea?', 'r?ad']"))
+    agent, tasks = await lead(host, project), host.get(DELEGATION).tasks
+    assert (await tasks.run(TaskSpec("look", role="worker", tools=(asked,)), tasks.origin(agent))).ok
+    assert tools_sent(wired.received[-1]) <= {"read"}
+
+
+@pytest.mark.parametrize(
+    "line", ["name: !!bool maybe", "name: !!int ''", "name: !!timestamp x", "description: 0x" + "f" * 5000, "budget: lots"]
+)
+async def test_an_odd_file_hides_no_other_role(host, project, line):
+    (project / ".hames/roles/odd.md").write_text(headed(line))
+    (project / ".hames/roles/reviewer.md").write_text(REVIEWER)
+    agent, tasks = await lead(host, project), host.get(DELEGATION).tasks
+    assert (await tasks.run(TaskSpec("look", role="reviewer"), tasks.origin(agent))).ok
+
+
+def test_a_quarter_of_a_million_commas_are_read_at_once():
+    began = time.monotonic()
+    assert role(headed("tools: " + "a," * 120_000), "claude").problem
+    assert split_words("a," * 120_000) == ["a"] * 120_000 and time.monotonic() - began < 5
+
+
+async def test_the_model_of_a_repository_s_role_is_one_that_the_row_allows(opened, wired, tmp_path):
+    layer = tmp_path / "rows.yaml"
+    layer.write_text("- {id: delegate, set: {config: {models: ['openai:steps=0*']}}}\n")
+    work = tmp_path / "work"
+    (work / ".hames/roles").mkdir(parents=True)
+    (work / ".hames/roles/dear.md").write_text(headed("tools: [read]\nmodel: anthropic:claude-opus-4-1"))
+    script = tmp_path / "lead.json"
+    call = {"name": "delegate", "arguments": {"description": "x", "prompt": "x", "role": "dear"}}
+    script.write_text(json.dumps([{"calls": [call]}, {"text": "Done."}]))
+    async with opened(layer) as host:
+        host.get(TRUST).decide(host.get(TRUST).status(work), True)
+        agent = await lead(host, work, f"scripted:{script}")
+        await agent.run("go")
+        results = [block for _, message in agent.session.messages for block in message.blocks if hasattr(block, "call_id")]
+        assert [each.code for each in results] == ["MODEL_NOT_ALLOWED"] and not wired.received
+
+
+async def test_a_fork_works_where_its_conversation_does(host, project):
+    (project / "sub").mkdir()
+    agent, tasks = await lead(host, project), host.get(DELEGATION).tasks
+    with pytest.raises(Refused) as caught:
+        await tasks.start(TaskSpec("look", runner="fork", directory=str(project / "sub")), tasks.origin(agent))
+    assert caught.value.code == "SPEC_INVALID"

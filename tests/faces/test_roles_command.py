@@ -114,3 +114,20 @@ def test_a_run_gives_work_to_a_role(hames: Any, place: Path) -> None:
     assert done.returncode == 0, done.stderr
     tasks = json.loads(hames.run("task", "list", "--json").stdout)["tasks"]
     assert [(each["status"], each["spec"]["role"], each["spec"]["tools"]) for each in tasks] == [("completed", "reader", ["read"])]
+
+
+def test_what_a_file_says_does_not_steer_the_terminal(hames: Any, place: Path) -> None:
+    put(place, "odd", '"\\e]0;owned\\a": 1')
+    for words in (("check", "odd"), ("list",), ("show", "odd")):
+        done = hames.run("roles", *words)
+        assert "owned" in done.stdout + done.stderr and not set("\x1b\x07") & set(done.stdout + done.stderr)
+
+
+def test_what_a_tool_that_is_required_does_not_bring_is_missing(hames: Any, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    layer = tmp_path / "rows.yaml"
+    config = {"command": sys.executable, "args": [str(tmp_path / "server.py")]}
+    layer.write_text(json.dumps([{"id": "docs", "use": "hames.mcp.server", "config": config}]))
+    put(place, "reader", "tools: [read, 'mcp:docs/no_such_tool']")
+    (found,) = roles(hames, "check", "--patch", str(layer))["roles"]
+    assert not found["usable"] and found["missing"] == ["mcp:docs/no_such_tool"]

@@ -584,3 +584,15 @@ def test_sessions_of_tasks_are_listed_when_they_are_asked_for(hames: Any) -> Non
     both = {each["id"] for each in hames.json("sessions", "list", "--all")["sessions"]}
     (task,) = hames.json("task", "list")["tasks"]
     assert both == {task["session"], hames.json("task", "show", task["id"])["attempts"][0]["native"]}
+
+
+def test_what_a_child_says_does_not_steer_the_terminal(hames: Any) -> None:
+    child = hames.script({"text": "\x1b]0;owned\x07 Done."}, name="child.json")
+    call = {"name": "delegate", "arguments": {"description": "do it", "prompt": "do it", "model": child}}
+    model = hames.script({"calls": [call]}, {"text": "Fine."})
+    assert hames.run("run", "go", "--model", model).returncode == 0
+    (task,) = hames.json("task", "list")["tasks"]
+    session = hames.json("task", "show", task["id"])["attempts"][0]["native"]
+    for words in (("task", "logs", task["id"]), ("sessions", "show", session), ("task", "show", task["id"])):
+        said = hames.run(*words).stdout
+        assert "owned" in said and not set("\x1b\x07") & set(said)

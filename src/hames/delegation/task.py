@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from hames.budget import Meter, Place
 from hames.delegation.outcome import Level, Outcome, UsageItem
@@ -15,9 +14,6 @@ from hames.delegation.spec import TaskSpec
 from hames.kernel import Mask
 from hames.policy import Mode as Permission
 
-if TYPE_CHECKING:
-    from hames.agents import Agent
-
 
 class Task:
     """A task under way.
@@ -27,7 +23,6 @@ class Task:
     :ivar depth: how deep it stands, from 1.
     :ivar digest: that of what was asked for, before it was resolved.
     :ivar levels: what the runner gives of each option that was asked for.
-    :ivar agent: who does the work, where that is an agent of this process.
     :ivar below: what the tasks that it started have spent.
     :ivar left_behind: whether something of it may still run.
     :ivar touched: when something happened last, by the clock of the event loop.
@@ -67,7 +62,6 @@ class Task:
         self.signal = Signal()
         self.detail = ""
         self.work: Work | None = None
-        self.agent: Agent | None = None
         self.below: list[UsageItem] = []
         self.below_cost: float | None = 0.0
         self.touched = 0.0
