@@ -2,6 +2,7 @@
 
 from hames.agents.agent import Agent, Status
 from hames.agents.events import (
+    AgentMade,
     Answered,
     Chunked,
     Compacted,
@@ -25,6 +26,7 @@ __all__ = [
     "LOOP",
     "Agent",
     "AgentCreate",
+    "AgentMade",
     "AgentSpec",
     "Agents",
     "Answered",

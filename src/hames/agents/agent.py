@@ -60,6 +60,7 @@ class Agent:
         "_driver",
         "_encoder",
         "_finishing",
+        "_held",
         "_idle",
         "_last",
         "_loop",
@@ -147,6 +148,7 @@ class Agent:
         self._closing = False
         self._closed = False
         self._finishing = False
+        self._held = False
         self._shutdown: asyncio.Task[None] | None = None
 
     @property
@@ -257,6 +259,7 @@ class Agent:
 
     def _put(self, target: Target, message: Message | str) -> None:
         self._check()
+        self._held = False
         at_once = self._driver is None and not len(self.inbox)
         self.inbox.put(target, user(message) if isinstance(message, str) else message, at_once=at_once)
 
@@ -290,6 +293,12 @@ class Agent:
         if not keep_inbox:
             self._safely(self.inbox.clear)
         self._driver.cancel()
+
+    def interrupt(self, cause: str = "interrupted") -> None:
+        """Ask the running turn to end, and begin none of what waits before it is spoken to again. No effect when idle."""
+        if self._driver is not None:
+            self._held = True
+            self.cancel(cause, keep_inbox=True)
 
     async def close(self) -> None:
         """Cancel it, wait for it, give its session back and close its scope. What waits for it stays in the session.
@@ -339,7 +348,7 @@ class Agent:
 
     def wake(self) -> None:
         """Start the driver, if there is anything to do and it is not running."""
-        if self._driver is None and len(self.inbox) and not self._finishing:
+        if self._driver is None and len(self.inbox) and not self._finishing and not self._held:
             self._driver = asyncio.create_task(self._drive(), name=f"agent {self.id}")
             self._driver.add_done_callback(self._never_began)
 
@@ -366,7 +375,7 @@ class Agent:
         assert task is not None
         outer: asyncio.CancelledError | None = None
         try:
-            while len(self.inbox) and outer is None and not self.finishing:
+            while len(self.inbox) and outer is None and not self.finishing and not self._held:
                 taken = self.inbox.taken
                 try:
                     self.last = await self._loop().turn(self)
@@ -377,7 +386,7 @@ class Agent:
                     self.ctx.host.contain(f"agent {self.id}", error)
                     code, remedy = (error.code, error.remedy) if isinstance(error, HamesError) else ("INTERNAL", "")
                     self.last = TurnEnd("error", detail=f"{code}: {error}", code=code, remedy=remedy)
-                if self.inbox.taken == taken:
+                if self.inbox.taken == taken and not self._held:
                     self._safely(self.inbox.postpone)
                 while self.cause and task.cancelling():
                     task.uncancel()

@@ -11,6 +11,17 @@ from hames.kernel import Notice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class AgentMade(Notice):
+    """An agent has been made, or taken up again, and stands in its scope; nothing has been said to it yet.
+
+    :param delegated: whether it has just been made for work that somebody gave away.
+    """
+
+    agent: str
+    delegated: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TurnBegan(Notice):
     """A turn has begun."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hames.agents.agent import Agent
+from hames.agents.events import AgentMade
 from hames.agents.loop import LOOP, Loop
 from hames.budget import Limits, Meter, Place
 from hames.content.clock import Clock
@@ -97,11 +98,13 @@ class Agents:
             async def make(call: AgentCreate) -> Agent:
                 return await self._make(call.spec, session)
 
-            return await self._ctx.around(AgentCreate(spec, directory), make, at=spec.parent)
+            agent = await self._ctx.around(AgentCreate(spec, directory), make, at=spec.parent)
         except BaseException:
             if session is not None and session.id not in self.live:
                 await session.release()
             raise
+        self._ctx.emit(AgentMade(agent.id, bool(spec.origin)), at=agent.scope)
+        return agent
 
     async def _make(self, spec: AgentSpec, session: Session | None) -> Agent:
         scope = self._ctx.host.scope(spec.parent, "agent")

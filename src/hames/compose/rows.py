@@ -17,12 +17,13 @@ from pathlib import Path
 from hames.compose.layers import Layer
 from hames.compose.yamltext import Node, Origin, parse
 from hames.content.errors import ConfigError
-from hames.content.paths import expanded
+from hames.content.paths import SHIPPED, expanded
 
 ROW_KEYS = ("id", "use", "config", "disabled", "group", "isolate")
 PATCH_KEYS = ("id", "set", "replace", "remove", "insert")
 SET_KEYS = ("use", "config", "disabled", "isolate")
 ID = re.compile(r"[A-Za-z0-9_.-]+")
+OURS = "shipped:"
 DEPTH = 32  # of groups in groups, and of files in files
 
 
@@ -158,7 +159,7 @@ class _Application:
         if not isinstance(node.value, str) or not node.value:
             self._problem(node.origin, "'include' names a file")
             return
-        path = self._layer.path.parent / expanded(node.value)
+        path = included(node.value, self._layer.path.parent)
         if path.resolve() in self._including:
             chain = " → ".join(file.name for file in (*self._including, path))
             self._problem(node.origin, f"files include each other in a circle: {chain}")
@@ -316,6 +317,13 @@ class _Application:
                 self._problem(node.origin, f"{row.id!r} keeps its use: a group has none, and a row cannot be without")
                 continue
             setattr(row, key, merged(getattr(row, key), node))
+
+
+def included(name: str, base: Path) -> Path:
+    """The file that an ``include`` names: beside the one that it stands in, or with ``shipped:`` one that Hames comes with."""
+    if name.startswith(OURS):
+        return SHIPPED / "/".join(part for part in name.removeprefix(OURS).split("/") if part not in ("", ".", ".."))
+    return base / expanded(name)
 
 
 def merged(old: Node | None, new: Node) -> Node | None:

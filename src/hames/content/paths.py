@@ -11,3 +11,7 @@ def expanded(name: str) -> Path:
         return Path(name).expanduser()
     except RuntimeError:
         return Path(name)
+
+
+SHIPPED = Path(__file__).parents[1] / "profiles"
+"""The data that Hames comes with: compositions, presets, roles, prompts."""

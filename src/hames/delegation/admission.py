@@ -52,11 +52,14 @@ class Admitted:
     role: Role | None
 
 
-def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, roles: Known, *, runner: str, max_depth: int) -> Admitted:
+def admit(
+    spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, roles: Known, *, runner: str, max_depth: int, resumed: bool = False
+) -> Admitted:
     """What a task gets, with its budget set aside.
 
     :param roles: gives the roles that count where it is started.
     :param runner: who executes it where it names nobody.
+    :param resumed: its conversation goes on, and who it is stands there: its role may have changed since.
     :raises Refused: if it may not begin; nothing has happened then.
     """
     if not spec.prompt.strip():
@@ -71,7 +74,7 @@ def admit(spec: TaskSpec, origin: Origin, runners: Runners, blobs: Blobs, roles:
         raise Refused("SPEC_INVALID", f"retries is {spec.retries}", remedy="give a number from 0 on")
     if spec.permission and spec.permission not in WIDTH:
         raise Refused("SPEC_INVALID", f"there is no permission {spec.permission!r}", remedy=f"there are {', '.join(WIDTH)}")
-    role, own = find(roles(), spec.role) if spec.role else None, list[Mask]()
+    role, own = find(roles(), spec.role) if spec.role and not resumed else None, list[Mask]()
     if role is not None:
         spec, own = as_role(spec, role, origin)
     chosen = runners.choose(origin.scope, spec.runner or runner)
@@ -131,8 +134,12 @@ def as_role(spec: TaskSpec, role: Role, origin: Origin) -> tuple[TaskSpec, list[
         budget=Limits(**limits),  # pyright: ignore[reportArgumentType]
         assurance="requested" if role.assurance == "requested" and role.origin in TRUSTED else spec.assurance,
     )
-    home = origin.home or origin.scope
-    return made, [own_mask(own, tools, home, origin.grant)] if both and tools is not None and own is not None else []
+    home, masks = origin.home or origin.scope, list[Mask]()
+    if both and tools is not None and own is not None:
+        masks.append(own_mask(own, tools, home, origin.grant))
+    if role.without:
+        masks.append(Mask(deny=frozenset(role.without)))
+    return made, masks
 
 
 def directory(spec: TaskSpec, origin: Origin) -> str:

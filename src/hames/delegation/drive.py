@@ -39,6 +39,7 @@ class Drive:
         self._ledger = tasks.ledger
         self._grace = tasks.config.grace
         self._launched = 0
+        self._resume = task.resume
         self._end: float | None = None  # when its time is over, by the clock of the event loop
 
     async def run(self) -> Outcome:
@@ -54,7 +55,8 @@ class Drive:
             outcome = checked(await self._attempt(len(found) + 1), task)
             found.append(outcome)
             again = outcome.code in FAILURES and FAILURES[outcome.code].retry == "by itself"
-            if not again or len(found) > task.spec.retries or task.cause or task.left_behind:
+            kept = task.spec.mode == "continuable" and task.was_accepted  # whoever started it goes on with its conversation
+            if not again or len(found) > task.spec.retries or task.cause or task.left_behind or kept:
                 break
             pause = loop.time() + FIRST_PAUSE * 2 ** (len(found) - 1)
             await asyncio.wait((task.stopped,), timeout=min(pause, self._end or pause) - loop.time())
@@ -75,7 +77,7 @@ class Drive:
         if task.cause:
             return self._stopped(Outcome("aborted", cost=0.0))
         pinned = " ".join(filter(None, (runner.digest, f"role:{task.role.digest}" if task.role is not None else "")))
-        attempt = Attempt(n, f"{runner.name}/{runner.version}", pinned, "", self._tasks.clock.now(), 0.0, "")
+        attempt = Attempt(n, f"{runner.name}/{runner.version}", task.pinned or pinned, "", self._tasks.clock.now(), 0.0, "")
         self._ledger.attempt(task.id, task.epoch, attempt)
         await self._ledger.update(task.id, task.epoch, "launching", liveness="undetermined")
         self._launched += 1
@@ -112,6 +114,9 @@ class Drive:
             task.waits,
             self._said,
             task.role,
+            self._resume,
+            task.accept,
+            self._tasks.owing.of,
         )
         starting = asyncio.ensure_future(self._runner.start(launch))
         try:

@@ -244,6 +244,11 @@ class Ledger:
         rows = self.store.control.query(f"{JOINED} WHERE t.session = ? ORDER BY t.id", (clean(session),))
         return [decoded_record(row, self.store.blobs) for row in rows]
 
+    def thread(self, id: str) -> list[TaskRecord]:
+        """The tasks of a conversation, the oldest first; none where there is none of that name."""
+        rows = self.store.control.query(f"{JOINED} WHERE t.thread = ? ORDER BY t.id", (clean(id),))
+        return [self._whole(decoded_record(row, self.store.blobs)) for row in rows]
+
     def children(self, id: str) -> list[TaskRecord]:
         """The tasks that were started from a task, the oldest first."""
         rows = self.store.control.query(f"{JOINED} WHERE t.parent = ? ORDER BY t.id", (clean(id),))

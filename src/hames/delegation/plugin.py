@@ -5,9 +5,10 @@ What they need is imported when the first task is given: most conversations give
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -15,7 +16,7 @@ from hames.agents import AGENTS, Agent, AgentCreate, TurnBegan
 from hames.compose.config import RowConfig
 from hames.content.clock import Clock
 from hames.delegation.runners import Runners
-from hames.kernel import Context, Key, plugin
+from hames.kernel import Context, Key, Registry, plugin
 from hames.prompts import PROMPTS, Facts
 from hames.sessions import SESSIONS
 from hames.store import STORE
@@ -23,7 +24,10 @@ from hames.toolkit.project import directories, user_directory
 from hames.tools import TOOLS
 
 if TYPE_CHECKING:
+    from hames.delegation.conversations import Conversations
+    from hames.delegation.role import Role
     from hames.delegation.service import Tasks
+    from hames.delegation.strikes import Strikes
 
 
 class DelegationConfig(RowConfig):
@@ -47,7 +51,9 @@ class Delegation:
         self.config = config
         self._clock = clock
         self._made: Tasks | None = None
+        self._conversations: Conversations | None = None
         self.runners = Runners()
+        self.overlays: Registry[Overlay] = Registry("roles")
 
     @property
     def tasks(self) -> Tasks:
@@ -59,8 +65,40 @@ class Delegation:
             ctx, config = self.ctx, self.config
             settings = Settings(config.runner, config.max_depth, config.max_tasks, config.grace)
             ledger = Ledger(ctx.use(STORE), self._clock)
-            self._made = Tasks(ctx, ledger, ctx.use(SESSIONS), self.runners, self._clock, settings)
+            self._made = Tasks(ctx, ledger, ctx.use(SESSIONS), self.runners, self.overlays, self._clock, settings)
         return self._made
+
+    @property
+    def conversations(self) -> Conversations:
+        """The conversations that tasks keep."""
+        if self._conversations is None:
+            from hames.delegation.conversations import Conversations
+
+            self._conversations = Conversations(self.ctx, self.tasks)
+        return self._conversations
+
+    async def rest(self, agent: Agent) -> bool:
+        """Wait until an agent rests and has been told the end of all that it has started; whether there was anything to wait for."""
+        waited = False
+        while self._made is not None and (owed := self._made.owing.of(agent.id)):
+            waited = True
+            await asyncio.wait(owed, return_when=asyncio.FIRST_COMPLETED)
+            await agent.idle()
+        return waited
+
+    def cancel(self, agent: Agent) -> None:
+        """Ask all that an agent has started to end."""
+        for task in tuple(self._made.live.values()) if self._made is not None else ():
+            if task.origin.agent is agent:
+                task.cancel("user")
+
+    async def judged(self, agent: Agent, name: str, text: str) -> dict[str, Any]:
+        """What the next task of a conversation has to say of the one before it, where this composition judges that.
+
+        :raises Refused: if the message must not be given.
+        """
+        strikes = self.ctx.host.get(STRIKES, agent.scope)
+        return {} if strikes is None else await strikes().judge_message(agent, self.conversations.thread(name), text)
 
     async def close(self) -> None:
         if self._made is not None:
@@ -74,6 +112,10 @@ def has_roles(cwd: Path) -> bool:
 
 
 DELEGATION: Key[Delegation] = Key("delegation")
+STRIKES: Key[Callable[[], Strikes]] = Key("strikes")
+"""Judges what may follow an attempt that has failed; where nobody provides it, everything may."""
+Overlay = Callable[[dict[str, list["Role"]], Path], dict[str, list["Role"]]]
+"""What a composition makes of the roles of a directory."""
 
 
 @plugin(config=DelegationConfig, needs=(STORE, SESSIONS, AGENTS), wants=(Clock, PROMPTS, TOOLS), name="delegation", stop_limit=60)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hames.agents import Agent
-from hames.agents.spill import spiller
-from hames.content.jsontext import as_object, dumps
-from hames.content.messages import Message, Text, ToolResult
-from hames.delegation.delegate import DELIVERED, headed
-from hames.delegation.inprocess import decoded_grant
+from hames.content.messages import ToolResult
+from hames.delegation.dress import decoded_grant, dressed, of
+from hames.delegation.notices import DELIVERED, notice, received, spill_of, tell, waiting_in
 from hames.delegation.service import Tasks
 from hames.kernel import Context, Mask, Scope
 from hames.tools import TOOLS, Tools
@@ -17,7 +13,7 @@ from hames.tools import TOOLS, Tools
 
 async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
     """Tell an agent how the tasks ended that it had not heard of, and hold one that worked for a task to what it was given then."""
-    own = as_object(agent.session.state.get("delegation"))
+    own = of(agent)
     if own:
         agent.narrow("delegation", own["permission"])
         agent.grant = decoded_grant(own["grant"])
@@ -25,6 +21,7 @@ async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
         if tools is not None:
             for mask in agent.grant:
                 tools.registry.seal(ctx.at(agent.scope), of_known(mask, tools, agent.scope))
+        dressed(ctx, agent, own)
     records = tasks.ledger.below(agent.id)
     if not records:
         return
@@ -33,23 +30,14 @@ async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
         record = tasks.ledger.get(record.id)
         if record is None or record.outcome is None or any(each.kind == DELIVERED for each in record.receipts):
             continue
-        outcome = record.outcome
         if answered(agent, record.call) and record.spec.mode == "foreground":
-            await tasks.ledger.receive(record.id, DELIVERED, {"session": agent.id})
+            await received(tasks, agent, record.id)
             continue
-        shown, path = headed(
-            dumps(outcome.value) if outcome.schema_valid else outcome.text, lambda data, suffix, id=record.id: kept(agent, id, data, suffix)
-        )
-        lines = [
-            f"The task {record.id} ({record.spec.title}), which you had started, has ended: {outcome.status}.",
-            outcome.diagnostic,
-            shown,
-        ]
-        if outcome.proceed and not outcome.ok:
-            lines.append(f"Its session is {outcome.native}; what it did until then stands there.")
-        agent.inject(Message("user", (Text("\n".join(line for line in lines if line)),), "harness"))
-        await agent.session.barrier()
-        await tasks.ledger.receive(record.id, DELIVERED, {"session": agent.id, "path": str(path or "")})
+        outcome, kept = record.outcome, record.spec.mode == "continuable"
+        waiting = waiting_in(tasks, outcome.native) if kept else 0
+        thread = record.thread if kept and outcome.native else ""
+        text, path = notice(record.id, record.spec, outcome, spill_of(agent, record.id), thread=thread, waiting=waiting)
+        await tell(tasks, agent, record.id, text, path, wake=False)
 
 
 def of_known(mask: Mask, tools: Tools, scope: Scope) -> Mask:
@@ -65,7 +53,3 @@ def answered(agent: Agent, call: str) -> bool:
     """Whether the result of a call stands in the session: one that a crash left open was not told anything."""
     results = (block for _, message in agent.session.messages for block in message.blocks if isinstance(block, ToolResult))
     return any(result.call_id == call and result.code not in ("OUTCOME_UNKNOWN", "NOT_STARTED", "RAISED", "ABORTED") for result in results)
-
-
-def kept(agent: Agent, task: str, data: bytes, suffix: str) -> Path:
-    return spiller(agent.root / "spill", agent.id, task)(data, suffix)

@@ -13,14 +13,14 @@
 
 An entry of ``tools`` is a name, a pattern, a set as in ``@read``, or ``mcp:SERVER/TOOL``; with ``?`` at its end it may be missing. Without
 ``tools`` a role has all that may be handed down. Files of ``.claude/agents`` are read with one table of their names of tools and models;
-what they ask for and Hames has not is left out, and said.
+what they ask for and Hames has not is left out, and said. Where such a file is no YAML, each of its keys is read by itself.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +35,7 @@ from hames.policy.port import Mode as Permission
 
 Origin = Literal["workspace", "claude", "user", "shipped"]
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+LISTS = ("tools", "allowed-tools", "disallowedTools")
 KEYS = ("name", "description", "tools", "model", "effort", "permission", "runner", "assurance", "budget")
 LONGEST = 256 * 1024
 """Bytes of a file."""
@@ -81,6 +82,10 @@ CLAUDE_MODELS = {
 }
 
 
+OWN_TOOL = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
+"""Names of tools as Hames writes them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Intent:
     """A tool, or several, that a role wants.
@@ -102,6 +107,7 @@ class Role:
 
     :param persona: who the child is; empty for that of the deployment.
     :param tools: None for all that may be handed down.
+    :param without: what it does not get, whatever ``tools`` say.
     :param digest: of the file.
     :param notes: what of the file is not followed.
     :param problem: why it cannot be used; empty where it can.
@@ -113,6 +119,7 @@ class Role:
     description: str = ""
     persona: str = ""
     tools: tuple[Intent, ...] | None = None
+    without: tuple[str, ...] = ()
     model: str = ""
     effort: str = ""
     permission: Permission | Literal[""] = ""
@@ -152,17 +159,51 @@ def front_matter(head: str, *, lenient: bool) -> dict[str, Any]:
     if len(head) > FRONT:
         raise ValueError(f"its front matter has more than {FRONT} characters")
     try:
-        found: Any = yaml.load(head, Loader=Loader)
-    except (yaml.YAMLError, RecursionError) as error:
+        found = loaded(head)
+    except ValueError as error:
         if not lenient:
-            problem = getattr(error, "problem", "") or "it cannot be parsed"
-            raise ValueError(f"its front matter is no YAML: {problem}") from None
-        found = {name: value.strip().strip("\"'") for name, value in re.findall(r"^([A-Za-z_-]+):[ \t]*(.*)$", head, re.MULTILINE)}
+            raise ValueError(f"its front matter is no YAML: {error}") from None
+        found = by_parts(head)
     if found is None:
         return {}
     if not isinstance(found, dict):
         raise ValueError("its front matter is no mapping")
     return as_object(found)
+
+
+def loaded(text: str) -> Any:
+    """What a text is as YAML.
+
+    :raises ValueError: if it is none.
+    """
+    try:
+        return yaml.load(text, Loader=Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(getattr(error, "problem", "") or "it cannot be parsed") from None
+
+
+def by_parts(head: str) -> dict[str, Any]:
+    """The members of front matter that is no YAML as a whole: each key with the lines that belong to it by itself, and what is no YAML
+    even then as the text that it is.
+
+    :raises ValueError: if a list of tools cannot be read: a role must not get more than its file names.
+    """
+    members: dict[str, Any] = {}
+    for match in re.finditer(r"^([A-Za-z_-]+):(.*(?:\n(?:[ \t-].*|$))*)", head, re.MULTILINE):
+        key, value = match.groups()
+        try:
+            part = loaded(match.group(0).expandtabs(2))
+        except ValueError:
+            part = None
+        if isinstance(part, dict) and key in part:
+            members[key] = as_object(part)[key]
+        elif key in LISTS and "\n" in value.strip():
+            raise ValueError(f"its {key} are no list that can be read")
+        else:
+            value = " ".join(value.split())
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+            members[key] = value[1:-1] if quoted else value
+    return members
 
 
 class Reader:
@@ -176,13 +217,14 @@ class Reader:
         self._notes: list[str] = []
 
     def role(self, body: str) -> Role:
-        unknown = [str(key) for key in self._members if key not in KEYS]
+        known = (*KEYS, *LISTS) if self._claude else KEYS
+        unknown = [str(key) for key in self._members if key not in known]
         if unknown and self._claude:
             self._notes.append(f"not followed: {', '.join(unknown)}")
         elif unknown:
             self._wrong.append(f"there is no key {', '.join(unknown)}; keys are {', '.join(KEYS)}")
         name = self._text("name").lower() if self._claude else self._text("name")
-        name = name or self._role.name
+        name = name or (self._role.name.lower() if self._claude else self._role.name)
         if not NAME.fullmatch(name):
             self._wrong.append(f"{name[:80]!r} is no name: small letters, digits, - and _")
             name = self._role.name
@@ -191,7 +233,8 @@ class Reader:
             name=name,
             description=" ".join(self._text("description").split()),
             persona=body,
-            tools=self._tools(),
+            tools=self._tools("allowed-tools" if self._claude and "tools" not in self._members else "tools"),
+            without=tuple(each.pattern for each in self._tools("disallowedTools") or () if each.pattern) if self._claude else (),
             model=self._model(),
             effort=self._text("effort"),
             permission=cast(Permission, self._one_of("permission", tuple(WIDTH))),
@@ -243,22 +286,31 @@ class Reader:
                 self._wrong.append(f"budget.{name} is no limit; limits are positive numbers of {', '.join(Limits.__slots__)}")
         return Limits(**limits)
 
-    def _tools(self) -> tuple[Intent, ...] | None:
-        given = self._members.get("tools")
+    def _tools(self, key: str) -> tuple[Intent, ...] | None:
+        given = self._members.get(key)
         if given is None or given == "":
             return None
         words = split_words(given) if isinstance(given, str) else given
         if not isinstance(words, list):
-            self._wrong.append("tools is a list, or words between commas")
+            self._wrong.append(f"{key} is a list, or words between commas")
             return None
         texts = [word.strip() for word in words if isinstance(word, str)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         if len(texts) < len(words):  # pyright: ignore[reportUnknownArgumentType]
-            self._wrong.append("tools holds what is no text")
+            self._wrong.append(f"{key} holds what is no text")
             return None
         found = [intent for text in texts if text for intent in self._intents(text)]
         if not found:
-            self._wrong.append("tools is empty; 'none' stands for no tools at all, and no line for all that may be handed down")
+            self._wrong.append(f"{key} is empty; 'none' stands for no tools at all, and no line for all that may be handed down")
         return None if self._claude and [each.word for each in found] == ["*"] else tuple(found)
+
+    def intents(self, words: Iterable[str]) -> tuple[Intent, ...]:
+        """
+        :raises ValueError: if one of them is none.
+        """
+        found = tuple(intent for word in words for intent in self._intents(word))
+        if self._wrong:
+            raise ValueError("; ".join(self._wrong))
+        return found
 
     def _intents(self, word: str) -> list[Intent]:
         plain, required = word.removesuffix("?"), not word.endswith("?")
@@ -279,8 +331,19 @@ class Reader:
             return Intent(word, "", False, "a limit on arguments is no tool; say it as a rule of the row policy")
         if name.startswith("mcp__"):
             return Intent(word, name if name.count("__") > 1 else f"{name}__*", False)
-        known = CLAUDE_TOOLS.get(name, name if name in CLAUDE_TOOLS.values() or name == "*" else "")
+        if name == "none":
+            return Intent(word, name)
+        known = CLAUDE_TOOLS.get(name, name if name == "*" or OWN_TOOL.fullmatch(name) else "")
         return Intent(word, known, False, "" if known else "there is no such tool here")
+
+
+def intents(words: Iterable[str]) -> tuple[Intent, ...]:
+    """What a list of tools wants.
+
+    :raises ValueError: if it names a set that there is not.
+    """
+    reader = Reader(Role("", "user", Path()), {}, claude=False)
+    return reader.intents(words)
 
 
 def split_words(text: str) -> list[str]:

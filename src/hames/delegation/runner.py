@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hames.budget import Meter, Place
 from hames.delegation.failures import Refused
@@ -111,6 +112,9 @@ class Launch:
     :param waits: to be called when it begins to wait for something that is not its own work; with ``""`` when it does not any more.
     :param say: tells people how far it is.
     :param role: who does it; its tools, permission and model stand in the task already.
+    :param resume: the conversation that it goes on with, as the runner named it; empty for a new one.
+    :param accept: to be called once what it was given is kept, whatever comes.
+    :param owed: what a conversation has started and not been told the end of: each is done when it has been.
     """
 
     task: str
@@ -127,6 +131,9 @@ class Launch:
     waits: Callable[[Waiting], None] = nothing
     say: Callable[[str], None] = nothing
     role: Role | None = None
+    resume: str = ""
+    accept: Callable[[], None] = nothing
+    owed: Callable[[str], set[asyncio.Task[Any]]] = lambda session: set()
 
 
 class Work(Protocol):
@@ -148,6 +155,22 @@ class Work(Protocol):
 
     async def dispose(self) -> None:
         """End all that is left of it and give everything back. When this returns, nothing of it runs."""
+        ...
+
+
+@runtime_checkable
+class Conversation(Work, Protocol):
+    """Work that may be spoken to while it runs; what a runner gives whose tasks are continuable."""
+
+    async def say(self, text: str) -> bool:
+        """Let a message wait for its turn, in the order in which they come. False if it is over already; else the message is kept.
+
+        :raises StorageError: if it cannot be kept.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """End what it does now; what waits stays until it is spoken to again."""
         ...
 
 

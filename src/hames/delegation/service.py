@@ -8,18 +8,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hames.agents import Agent
 from hames.budget import Place
 from hames.content.clock import Clock
 from hames.content.errors import HamesError, StorageError
+from hames.content.paths import SHIPPED
 from hames.delegation.admission import admit
 from hames.delegation.drive import Drive, said
 from hames.delegation.events import TaskBegan, TaskEnded, TaskSaid
 from hames.delegation.failures import Refused
 from hames.delegation.ledger import Ledger
+from hames.delegation.notices import tell_end
 from hames.delegation.outcome import Outcome, UsageItem, bounded, failed
+from hames.delegation.owing import Owing
+from hames.delegation.plugin import Overlay
 from hames.delegation.recovery import recover
 from hames.delegation.role import Role
 from hames.delegation.roles import found
@@ -27,7 +31,7 @@ from hames.delegation.runner import Origin
 from hames.delegation.runners import Runners
 from hames.delegation.spec import TaskSpec
 from hames.delegation.task import Task
-from hames.kernel import Context
+from hames.kernel import Context, Registry
 from hames.sessions import Sessions
 from hames.toolkit.project import trusted
 from hames.trust import TRUST
@@ -51,17 +55,40 @@ class Settings:
     grace: float = 10.0
 
 
+class Onward(NamedTuple):
+    """The conversation that a task goes on with.
+
+    :param thread: its name.
+    :param resume: as its runner names it.
+    :param pinned: what it was started with.
+    """
+
+    thread: str
+    resume: str
+    pinned: str
+
+
 class Tasks:
     """The tasks of a process, and those that its state directory knows.
 
     :ivar live: those that this process drives.
     """
 
-    def __init__(self, ctx: Context, ledger: Ledger, sessions: Sessions, runners: Runners, clock: Clock, config: Settings) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        ledger: Ledger,
+        sessions: Sessions,
+        runners: Runners,
+        overlays: Registry[Overlay],
+        clock: Clock,
+        config: Settings,
+    ) -> None:
         self._ctx = ctx
         self.ledger = ledger
         self.sessions = sessions
         self.runners = runners
+        self.overlays = overlays
         self.clock = clock
         self.config = config
         self.live: dict[str, Task] = {}
@@ -73,6 +100,7 @@ class Tasks:
         self._attending: asyncio.Task[None] | None = None
         self._recovered: asyncio.Task[None] | None = None
         self._closing = False
+        self.owing = Owing(self.contain)
 
     # taking on
 
@@ -102,18 +130,25 @@ class Tasks:
         """The roles that count where somebody starts tasks, by name; the first of a name is the one that counts."""
         trust = self._ctx.host.get(TRUST, origin.scope)
         cwd = Path(origin.cwd)
-        return found(cwd, project=trusted(trust, cwd))
+        roles = found(cwd, project=trusted(trust, cwd), shipped=(SHIPPED / "roles",))
+        for overlay in self.overlays.view(origin.scope).values():
+            roles = overlay(roles, cwd)
+        return roles
 
-    async def start(self, spec: TaskSpec, origin: Origin, *, id: str = "") -> Task:
+    async def start(self, spec: TaskSpec, origin: Origin, *, id: str = "", onward: Onward | None = None) -> Task:
         """Take a task on. Its intent is on disk when this returns.
 
         :param id: a name for it; the task of that name, if there is one that asks for the same.
+        :param onward: the conversation that it goes on with; None for a new one.
         :raises Refused: if it may not begin: nothing has happened then.
         :raises StorageError: if its intent cannot be recorded.
         """
         if id and (known := await self._known(id, spec, origin)) is not None:
             return known
-        task = self._admit(spec, origin, id or self.ledger.new_id())
+        task = self._admit(spec, origin, id or self.ledger.new_id(), onward)
+        if spec.mode == "continuable" and origin.agent is not None:
+            telling = asyncio.create_task(tell_end(self, task, origin.agent), name=f"the end of task {task.id}")
+            self.owing.add(origin.session, telling)
         task.driver = asyncio.create_task(self._drive(task), name=f"task {task.id}")
         task.driver.add_done_callback(lambda _: self._driven(task))
         self._attend()
@@ -124,6 +159,11 @@ class Tasks:
             with suppress(asyncio.CancelledError, HamesError):
                 await task.driver
             raise
+        except StorageError as error:
+            if spec.mode != "continuable":
+                raise
+            said = f"a conversation is kept only where that can be written: {error.message}"
+            raise Refused("PERSISTENCE_UNAVAILABLE", said, remedy="see 'hames doctor'; a task that is not kept needs no more") from None
         return task
 
     def _driven(self, task: Task) -> None:
@@ -154,7 +194,7 @@ class Tasks:
             raise cancelled
         return outcome
 
-    def _admit(self, spec: TaskSpec, origin: Origin, id: str) -> Task:
+    def _admit(self, spec: TaskSpec, origin: Origin, id: str, onward: Onward | None) -> Task:
         lane = origin.place.lane or origin.session or id
         if self._closing or (origin.agent is not None and origin.agent.finishing):
             raise Refused("PARENT_GONE", "whoever starts it is about to end")
@@ -166,7 +206,8 @@ class Tasks:
             )
         blobs = self.ledger.store.blobs
         config, known = self.config, lambda: self.roles(origin)
-        got = admit(spec, origin, self.runners, blobs, known, runner=config.runner, max_depth=config.max_depth)
+        resumed = onward is not None
+        got = admit(spec, origin, self.runners, blobs, known, runner=config.runner, max_depth=config.max_depth, resumed=resumed)
         place = Place(lane, spec.priority, (*origin.place.rank, next(self._count)))
         task = Task(
             id,
@@ -181,6 +222,7 @@ class Tasks:
             levels=got.levels,
             digest=spec.digest,
             role=got.role,
+            **(onward._asdict() if onward is not None else {}),
         )
         if lane != id:
             self._started[lane] = self._started.get(lane, 0) + 1
@@ -254,6 +296,7 @@ class Tasks:
             session=origin.session,
             call=origin.call,
             depth=task.depth,
+            thread=task.thread,
         )
 
     async def _whole(self, task: Task) -> Outcome:
@@ -381,6 +424,7 @@ class Tasks:
         if self._attending is not None:
             self._attending.cancel()
             await asyncio.wait((self._attending,))
+        await self.owing.settled(self.config.grace)
         if self._others:
             _, late = await asyncio.wait(self._others, timeout=self.config.grace)
             for each in late:

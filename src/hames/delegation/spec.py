@@ -37,9 +37,13 @@ class TaskSpec:
     :param directory: an absolute directory to work in; empty for that of whoever starts it.
     :param inputs: files that are given along: a name and the SHA-256 of its bytes in the blob store.
     :param retries: further attempts after a fault that is not the child's.
+    :param mode: a ``continuable`` one keeps its conversation, which takes further messages while it runs and goes on with them later.
     :param priority: the larger gets a free slot first, among those of one conversation.
     :param assurance: ``requested`` accepts a runner that is only asked to keep to tools, permission and isolation.
     :param labels: what else people want to find it by.
+    :param after: the task that this is another attempt at; empty for none.
+    :param because: why there is another one, where the outcome of the earlier does not say it.
+    :param missing: what the result of the earlier one lacked.
     """
 
     prompt: str
@@ -60,6 +64,9 @@ class TaskSpec:
     priority: int = 0
     assurance: Assurance = "enforced"
     labels: tuple[str, ...] = ()
+    after: str = ""
+    because: str = ""
+    missing: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -98,7 +105,7 @@ def decode_spec(data: Mapping[str, Any]) -> TaskSpec:
     """The inverse of :meth:`TaskSpec.as_json`; members of later versions are passed over."""
     known: dict[str, Any] = {name: value for name, value in data.items() if name in DEFAULTS}
     limits = {name: value for name, value in as_object(known.pop("budget", {})).items() if name in Limits.__slots__}
-    for name in ("tools", "labels"):
+    for name in ("tools", "labels", "missing"):
         if name in known:
             known[name] = as_list_of_texts(known[name])
     members: dict[str, Any] = {"prompt": "", **known, "budget": Limits(**limits)}

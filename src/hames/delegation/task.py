@@ -24,6 +24,11 @@ class Task:
     :ivar digest: that of what was asked for, before it was resolved.
     :ivar levels: what the runner gives of each option that was asked for.
     :ivar below: what the tasks that it started have spent.
+    :ivar thread: the conversation that it is a part of.
+    :ivar resume: the conversation that it goes on with, as its runner named it; empty for a new one.
+    :ivar pinned: what its conversation was started with; empty for a new one.
+    :ivar was_accepted: whether what it was given is kept in its conversation.
+    :ivar accepted: done once what it was given is kept, or it has ended.
     :ivar left_behind: whether something of it may still run.
     :ivar touched: when something happened last, by the clock of the event loop.
     """
@@ -43,6 +48,9 @@ class Task:
         levels: Mapping[str, Level],
         digest: str,
         role: Role | None = None,
+        thread: str = "",
+        resume: str = "",
+        pinned: str = "",
     ) -> None:
         self.id = id
         self.spec = spec
@@ -56,6 +64,10 @@ class Task:
         self.levels = levels
         self.digest = digest
         self.role = role
+        self.thread = thread or id
+        self.resume = resume
+        self.pinned = pinned
+        self.was_accepted = False
         self.epoch = 1
         self.state: State = "intended"
         self.waiting: Waiting = ""
@@ -71,6 +83,7 @@ class Task:
         self.driver: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         self.intended: asyncio.Future[None] = loop.create_future()
+        self.accepted: asyncio.Future[None] = loop.create_future()
         self.stopped: asyncio.Future[str] = loop.create_future()
         self._outcome: asyncio.Future[Outcome] = loop.create_future()
         self._waits: list[Waiting] = []
@@ -133,8 +146,15 @@ class Task:
         self.state, self.waiting = "settled", ""
         if not self._outcome.done():
             self._outcome.set_result(outcome)
-        if not self.intended.done():
-            self.intended.set_result(None)
+        for each in (self.intended, self.accepted):
+            if not each.done():
+                each.set_result(None)
+
+    def accept(self) -> None:
+        """What it was given is kept."""
+        self.was_accepted = True
+        if not self.accepted.done():
+            self.accepted.set_result(None)
 
     @staticmethod
     def of(record: TaskRecord, origin: Origin) -> Task:
@@ -151,6 +171,7 @@ class Task:
             place=origin.place,
             levels={},
             digest=record.digest,
+            thread=record.thread,
         )
         assert record.outcome is not None
         task.settle(record.outcome)

@@ -49,6 +49,8 @@ class DelegateConfig(RowConfig):
     """The kinds of isolation that a task may have; the first one is that of a call which names none."""
     background: bool = True
     """Whether a task may run while its parent goes on."""
+    keep: bool = True
+    """Whether a task may keep its conversation for further messages."""
 
 
 DESCRIPTION = """Give a piece of work to another agent and get its result. It has tools of its own and sees nothing of this
@@ -93,6 +95,9 @@ def parameters(config: DelegateConfig) -> dict[str, Any]:
     }
     if config.background:
         properties["run_in_background"] = {"type": "boolean", "description": "Go on meanwhile; you are told when it has ended."}
+    if config.keep:
+        said = "Keep the agent: it runs while you go on, you are told when it comes to rest, and send_message goes on with it."
+        properties["keep"] = {"type": "boolean", "description": said}
     return {"type": "object", "properties": properties, "required": ["description", "prompt"], "additionalProperties": False}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import apsw
 
 from hames.content.clock import Clock
 from hames.content.errors import BusyError, DamagedError, FencedError, NotFoundError
+from hames.content.jsontext import as_object, parse_object
 from hames.content.messages import Message, Text, ToolCall, ToolResult, decode_message
 from hames.content.request import EncodedRequest
 from hames.kernel import Context, Key, plugin
@@ -28,6 +30,8 @@ from hames.sessions.log import (
 from hames.sessions.requests import BLOB, RequestRecord, rebuild
 from hames.store import STORE, Store, checksum
 from hames.store.checks import living
+
+COUNTED = ("input", "output", "cache_read", "cache_write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,41 @@ class Sessions:
         if not held and set(living(self.store.root)) <= {self.store.owner.id}:  # others may be about to name what they have just kept
             for blob in blobs:
                 self.store.blobs.path(blob).unlink(missing_ok=True)
+
+    def weight(self, name: str) -> tuple[int, int, int]:
+        """How many turns a session has, how many tokens its last request and the answer had, and the bytes that it takes.
+
+        :raises NotFoundError: if there is none of this name.
+        """
+        sid, _ = self._find(name)
+        query = self.store.sessions.query
+        ((turns, size),) = query("SELECT COUNT(CASE WHEN type = 'turn' THEN 1 END), SUM(LENGTH(data)) FROM events WHERE sid = ?", (sid,))
+        ((kept,),) = query("SELECT SUM(LENGTH(data)) FROM fragments WHERE sid = ?", (sid,))
+        said = "SELECT CAST(data AS BLOB) FROM events WHERE sid = ? AND type = 'message' AND instr(data, '\"usage\"')"
+        tokens = 0
+        for (data,) in query(f"{said} ORDER BY seq DESC LIMIT 1", (sid,)):
+            try:
+                usage = as_object(parse_object(bytes(data)).get("usage"))
+            except ValueError:
+                continue
+            tokens = sum(value for value in (usage.get(key, 0) for key in COUNTED) if isinstance(value, int))
+        return turns, tokens, (size or 0) + (kept or 0)
+
+    def remembered(self, name: str, what: str) -> Any:
+        """What a plugin remembers of a session; None where there is nothing, or it is damaged.
+
+        :raises NotFoundError: if there is none of this name.
+        """
+        sid, _ = self._find(name)
+        rows = self.store.sessions.query("SELECT CAST(data AS BLOB) FROM events WHERE sid = ? AND type = 'state' ORDER BY seq DESC", (sid,))
+        for (data,) in rows:
+            try:
+                kept = parse_object(bytes(data))
+            except ValueError:
+                continue
+            if kept.get("name") == what:
+                return kept.get("value")
+        return None
 
     def cwd(self, name: str) -> str:
         """The directory that a session's agent works in.

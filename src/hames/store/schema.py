@@ -153,5 +153,6 @@ CONTROL = (
     ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS tasks_of_session ON tasks (session)",
     "CREATE INDEX IF NOT EXISTS tasks_of_parent ON tasks (parent)",
+    "CREATE INDEX IF NOT EXISTS tasks_of_thread ON tasks (thread)",
     "CREATE INDEX IF NOT EXISTS states_open ON states (publication)",
 )

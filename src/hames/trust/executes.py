@@ -17,6 +17,7 @@ from typing import Any
 
 from hames.compose import Composition
 from hames.compose.local import code_files
+from hames.compose.rows import OURS
 from hames.compose.yamltext import Node, parse
 from hames.content.errors import ConfigError
 from hames.content.jsontext import as_object, dumps, parse_object
@@ -155,7 +156,8 @@ class Reading:
                 yield from self._entry(Node(inner, node.origin), name, base, group)
             elif key == "include":
                 yield f"{where} {words(node)}"
-                yield from self.composition(base / expanded(words(node)))
+                if not words(node).startswith(OURS):
+                    yield from self.composition(base / expanded(words(node)))
             elif key != "id":
                 yield f"{where} {dumps(node.plain())}"
         if use.startswith(("./", "../", "/")) and "use" in members:

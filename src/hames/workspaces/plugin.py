@@ -12,12 +12,15 @@ from hames.agents import AGENTS, Agent, AgentCreate
 from hames.compose import BASE, LOADED
 from hames.compose.config import RowConfig
 from hames.kernel import Context, plugin
+from hames.sessions import SESSIONS
 from hames.store import STATE
 from hames.trust import TRUST
+from hames.workspaces.choice import NONE, chosen
 from hames.workspaces.live import Live
 from hames.workspaces.service import WORKSPACES, Workspaces
 from hames.workspaces.workspace import Settings
 
+PRESET = "preset"
 LONGEST_DEBOUNCE = 2_147_483_647  # milliseconds
 
 
@@ -39,7 +42,7 @@ class WorkspacesConfig(RowConfig):
         return value
 
 
-@plugin(config=WorkspacesConfig, needs=(AGENTS, TRUST, BASE, STATE), wants=(LOADED,), stop_limit=60, name="workspaces")
+@plugin(config=WorkspacesConfig, needs=(AGENTS, TRUST, BASE, STATE), wants=(LOADED, SESSIONS), stop_limit=60, name="workspaces")
 async def workspaces(ctx: Context, config: WorkspacesConfig) -> AsyncGenerator[None]:
     """Give every trusted directory its own composition, live; agents stand in the scope of their directory."""
     settings = Settings(config.watch, config.debounce_ms / 1000, config.on_failure == "keep")
@@ -51,7 +54,8 @@ async def workspaces(ctx: Context, config: WorkspacesConfig) -> AsyncGenerator[N
         lease = await service.acquire(call.directory)
         generation = None
         try:
-            generation = await lease.join(call.spec.preset) if call.spec.preset else None
+            preset = call.spec.preset or remembered(call.spec.resume) or chosen(lease.directory, base.environment)
+            generation = await lease.join(preset) if preset and preset != NONE else None
             scope = generation.scope if generation is not None else lease.scope
             agent = await proceed(replace(call, spec=replace(call.spec, parent=scope)))
         except BaseException:
@@ -60,8 +64,16 @@ async def workspaces(ctx: Context, config: WorkspacesConfig) -> AsyncGenerator[N
             raise
         agent.defer(lease.release, last=True)
         agent.defer(lambda: lease.leave(generation), last=True)
+        if (preset or NONE) != agent.session.state.get(PRESET, NONE):
+            agent.session.remember(PRESET, preset or NONE)
         return agent
 
+    def remembered(session: str) -> str:
+        """The preset that a session stood in when it was worked on last."""
+        name = sessions.remembered(session, PRESET) if session and sessions is not None else None
+        return name if isinstance(name, str) else ""
+
+    base, sessions = ctx.use(BASE), ctx.find(SESSIONS)
     ctx.provide(WORKSPACES, service)
     ctx.on(AgentCreate, join)
     yield

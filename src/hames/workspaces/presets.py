@@ -15,12 +15,9 @@ from pathlib import Path
 from hames.compose import Base, Interpolation, Layer, compose, plan
 from hames.compose.difference import difference
 from hames.compose.mounting import Planned, group
-from hames.compose.rows import ID
 from hames.compose.tree import Tree, placed
-from hames.content.errors import NotFoundError
 from hames.kernel import Context, Scope
-
-LONGEST = 64  # characters of a name
+from hames.workspaces.choice import preset_file
 
 
 @dataclass(slots=True, eq=False)
@@ -58,13 +55,7 @@ class Presets:
 
         :raises NotFoundError: if there is none of that name.
         """
-        places = self._places()
-        if ID.fullmatch(name) and len(name) <= LONGEST:
-            for place in places:
-                if (path := place / f"{name}.yaml").is_file():
-                    return path
-        known = sorted({path.stem for place in places for path in place.glob("*.yaml")})
-        raise NotFoundError(f"there is no preset {name!r}", remedy=f"there are {', '.join(known) or 'none'}", code="PRESET_UNKNOWN")
+        return preset_file(name, self._places())
 
     async def join(self, name: str, base: Base) -> Generation:
         """Join a preset as it is now; the same generation as others where nothing has changed.

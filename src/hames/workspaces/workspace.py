@@ -13,7 +13,7 @@ from hames.compose.mounting import group
 from hames.content.errors import ConfigError, HamesError
 from hames.kernel import Context
 from hames.trust import Trust
-from hames.trust.executes import COMPOSITION, MCP, PRESETS
+from hames.trust.executes import COMPOSITION, MCP
 from hames.workspaces.events import WorkspaceReloaded
 
 if TYPE_CHECKING:  # what a workspace that says nothing does not need is imported when it is needed
@@ -121,10 +121,9 @@ class Workspace:
 
     def _places(self) -> list[Path]:
         """Where presets are: the directory's own count only while it is trusted with what they say."""
-        from hames.compose.layers import home
+        from hames.workspaces.choice import places
 
-        own = [self.directory / PRESETS] if self._standing() == "granted" else []
-        return [*own, home(self._base.environment) / "presets"]
+        return places(self.directory, self._base.environment, trusted=self._standing() == "granted")
 
     async def open(self) -> None:
         """Read and mount it for the first time: whole, or not at all.

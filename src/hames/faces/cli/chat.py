@@ -23,7 +23,16 @@ from hames.content.visible import visible
 from hames.faces.cli import chat_commands
 from hames.faces.cli.chat_asks import Asks
 from hames.faces.cli.chat_view import View
-from hames.faces.cli.common import chosen_layers, existing_directory, layer_options, mode_option, opened, state_directory, state_option
+from hames.faces.cli.common import (
+    chosen_layers,
+    existing_directory,
+    layer_options,
+    mode_option,
+    opened,
+    preset_option,
+    state_directory,
+    state_option,
+)
 from hames.kernel import Host
 from hames.models import MODELS
 from hames.sessions import SESSIONS
@@ -227,6 +236,7 @@ def latest(host: Host, cwd: str) -> str:
 @click.option("--cwd", metavar="DIR", default=".", help="The directory to work in (default: this one).")
 @click.option("--resume", metavar="SESSION", default="", help="Go on with a session; it keeps its directory and its model.")
 @click.option("--continue", "go_on", is_flag=True, help="Go on with the newest session of this directory.")
+@preset_option
 @mode_option
 @layer_options
 @state_option
@@ -237,6 +247,7 @@ def command(
     resume: str,
     go_on: bool,
     mode: str,
+    preset: str,
     profile_name: str,
     patches: tuple[str, ...],
     state_dir: str | None,
@@ -245,5 +256,5 @@ def command(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the chat needs a terminal", remedy="give one task with 'hames run PROMPT'")
     directory = os.path.normpath(existing_directory(cwd, "--cwd"))
-    spec = AgentSpec(directory, model, resume)
+    spec = AgentSpec(directory, model, resume, preset=preset)
     return asyncio.run(talk(state_directory(state_dir), chosen_layers(profile_name, patches), spec, clean(prompt), mode=mode, go_on=go_on))

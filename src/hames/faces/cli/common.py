@@ -77,6 +77,11 @@ def mode_option(command: F) -> F:
     )(command)
 
 
+def preset_option(command: F) -> F:
+    said = "The preset of the agent, or 'none' (default: what 'hames preset use' has chosen here)."
+    return click.option("--preset", metavar="NAME", default="", help=said)(command)
+
+
 def state_option(command: F) -> F:
     return click.option("--state-dir", metavar="DIR", help="Where sessions are kept (HAMES_STATE; default: the XDG state directory).")(
         command

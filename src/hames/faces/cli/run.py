@@ -23,6 +23,7 @@ from hames.content.finish import TextDelta
 from hames.content.messages import clean
 from hames.content.paths import expanded
 from hames.content.visible import visible
+from hames.delegation import DELEGATION, Delegation
 from hames.faces.cli.asking import ANSWERS, asked
 from hames.faces.cli.common import (
     chosen_layers,
@@ -33,6 +34,7 @@ from hames.faces.cli.common import (
     layer_options,
     mode_option,
     opened,
+    preset_option,
     reloaded,
     state_directory,
     state_option,
@@ -192,8 +194,8 @@ def exit_status(end: TurnEnd) -> int:
     return STATUS.get(end.reason, 5)
 
 
-def cancel_on_signals(agent: Agent) -> Callable[[], None]:
-    """The first Ctrl-C asks the agent to end; the next one is Python's own again. Returns how to undo it."""
+def cancel_on_signals(agent: Agent, delegation: Delegation | None) -> Callable[[], None]:
+    """The first Ctrl-C asks the agent, and all that it has given away, to end; the next one is Python's own. Returns how to undo it."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
 
@@ -205,6 +207,8 @@ def cancel_on_signals(agent: Agent) -> Callable[[], None]:
         undo()
         click.echo("hames: ending; press Ctrl-C again to leave at once", err=True)
         agent.cancel("user")
+        if delegation is not None:
+            delegation.cancel(agent)
 
     for number in numbers:
         loop.add_signal_handler(number, cancel)
@@ -228,9 +232,12 @@ async def run_task(
                 click.echo(note, err=True)
         if interactive:
             host.ctx.at(agent.scope).on(Approval, ask_on_terminal)
-        undo = cancel_on_signals(agent)
+        delegation = host.get(DELEGATION, agent.scope)
+        undo = cancel_on_signals(agent, delegation)
         try:
             end = await agent.run(with_mentions(prompt, agent.cwd, agent.session.keep_picture))
+            if delegation is not None and await delegation.rest(agent):
+                end = agent.last or end
         finally:
             undo()
         await agents.dispose(agent)
@@ -252,6 +259,7 @@ async def run_task(
 @click.option("--max-time", metavar="SECONDS", type=POSITIVE, help="Stop after so many seconds.")
 @click.option("--max-idle", metavar="SECONDS", type=POSITIVE, help="Stop when nothing happens for so long.")
 @click.option("--no-questions", is_flag=True, help="Deny what the permissions ask about, on a terminal too.")
+@preset_option
 @mode_option
 @click.option("--resume", metavar="SESSION", default="", help="Go on with a session; it keeps its directory and its model.")
 @layer_options
@@ -268,6 +276,7 @@ def command(
     max_idle: float | None,
     no_questions: bool,
     mode: str,
+    preset: str,
     resume: str,
     profile_name: str,
     patches: tuple[str, ...],
@@ -284,7 +293,7 @@ def command(
         directory = str(expanded(cwd).absolute())
     except FileNotFoundError:
         raise UsageError("the working directory is gone", remedy="go to another one, or name one with --cwd") from None
-    spec = AgentSpec(directory, model, resume, limits=Limits(max_steps, max_tokens, max_cost, max_time, max_idle))
+    spec = AgentSpec(directory, model, resume, limits=Limits(max_steps, max_tokens, max_cost, max_time, max_idle), preset=preset)
     chosen = chosen_layers(profile_name, patches)
     interactive = sys.stdin.isatty() and sys.stderr.isatty() and not no_questions and not as_json
     return asyncio.run(run_task(state_directory(state_dir), chosen, prompt, spec, mode=mode, as_json=as_json, interactive=interactive))

@@ -1,0 +1,229 @@
+"""An agent that leads: what it sees, who it is, and its tools that give work to roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hames.agents import Agent
+from hames.budget import Limits
+from hames.content.errors import HamesError
+from hames.content.jsontext import as_list_of_texts, dumps
+from hames.content.paths import SHIPPED
+from hames.content.schema import violations
+from hames.content.visible import visible
+from hames.delegation import report
+from hames.delegation.attempts import REASONS, UNRELATED, Rules
+from hames.delegation.dress import of
+from hames.delegation.give import Giving, speaker, told
+from hames.delegation.orchestrator import LEAD, ROLES, OrchestratorConfig, RoleSettings, base
+from hames.delegation.plugin import Delegation
+from hames.delegation.role import Role, intents
+from hames.delegation.roles import chosen
+from hames.delegation.spec import SHARED, Mode, TaskSpec
+from hames.delegation.strikes import Strikes, Work
+from hames.kernel import Context, Effect, Mask
+from hames.policy import Mode as Permission
+from hames.policy.port import narrowest
+from hames.prompts import PROMPTS
+from hames.tools import TOOLS, Invocation, Output, Tool, ToolError
+
+SEPARATOR = " · "
+"""Between the name of a role and what it is asked for."""
+DUTY = 300
+"""Characters of what a role is for."""
+
+
+class Offered(NamedTuple):
+    """A tool of a role that an agent has."""
+
+    digest: str
+    effect: Effect
+
+
+class Lead(Giving):
+    """Dresses agents as leads, and gives work to roles for them.
+
+    :ivar strikes: judges what may be given after something has failed.
+    """
+
+    def __init__(self, ctx: Context, service: Delegation, config: OrchestratorConfig) -> None:
+        self.strikes = Strikes(service.tasks, Rules(config.failure.retries, config.failure.strikes))
+        super().__init__(ctx, service.tasks, self.strikes.advice)
+        self._config = config
+        self._budget = Limits(**config.budget.model_dump())
+        self.mask = surface(ctx, config)
+        for name in sorted({*LEAD, *self.mask.names}):
+            ctx.use(TOOLS).registry.declare(ctx, name)
+
+    def dress(self, agent: Agent) -> None:
+        """Make an agent of a user a lead, once; one that works for a task stays what it is."""
+        if of(agent) or agent.memory.get("lead") is self:
+            return
+        agent.memory["lead"], agent.memory["role tools"] = self, dict[str, Offered]()
+        at = self._ctx.at(agent.scope)
+        self._ctx.use(TOOLS).registry.mask(at, self.mask)
+        prompts, config = self._ctx.use(PROMPTS), self._config
+        text = config.persona or (SHIPPED / "prompts" / "lead.md").read_text("utf-8")
+        prompts.variable(at, "delegates", lambda facts: self._delegates(agent) or "- nobody: do it yourself")
+        prompts.section(at, "persona", "\n\n".join(filter(None, (text.strip(), config.persona_extra.strip()))), order=0)
+        self.refresh(agent)
+
+    # roles
+
+    def names(self, roles: Mapping[str, list[Role]]) -> list[str]:
+        """The roles that are tools of the lead, in order."""
+        wanted = [*ROLES, *self._config.roles, *self._config.main_agent_extra]
+        seen = self.mask.permits
+        return [name for name in dict.fromkeys(wanted) if name in roles and name not in self._config.roles_remove and seen(name)]
+
+    def overlay(self, roles: dict[str, list[Role]], cwd: Path) -> dict[str, list[Role]]:
+        """The roles of a directory with what the configuration says of them."""
+        made = {name: found for name, found in roles.items() if name not in self._config.roles_remove}
+        for name, settings in self._config.roles.items():
+            if name in self._config.roles_remove:
+                continue
+            found = made.get(name, [])
+            own = found[0] if found else invented(name, settings)
+            if own is not None:
+                made[name] = [said(own, settings), *found]
+        return made
+
+    def _roles(self, agent: Agent) -> dict[str, list[Role]]:
+        return self._tasks.roles(self._tasks.origin(agent))
+
+    def _delegates(self, agent: Agent) -> str:
+        """What the persona says of those whom the lead has."""
+        roles = agent.memory.get("delegates", {})
+        return "\n".join(f"- {duty}: delegate to {name}." for name, duty in roles.items())
+
+    def refresh(self, agent: Agent) -> None:
+        """Give a lead the tools of the roles that there are now."""
+        if agent.memory.get("lead") is not self:
+            return
+        offered: dict[str, Offered] = agent.memory["role tools"]
+        roles = self._roles(agent)
+        usable = {name: roles[name][0] for name in self.names(roles)}
+        agent.memory["delegates"] = {name: duty(role) for name, role in usable.items()}
+        for name in [name for name in offered if name not in usable]:
+            offered.pop(name).effect.withdraw()
+        for name, role in usable.items():
+            tool = self._tool(role, self._config.roles.get(name, RoleSettings()))
+            digest = sha256(dumps([tool.description, tool.parameters]).encode("utf-8", "replace")).hexdigest()
+            if name in offered and offered[name].digest == digest:
+                continue
+            if name in offered:
+                offered.pop(name).effect.withdraw()
+            offered[name] = Offered(digest, self._ctx.use(TOOLS).register(self._ctx.at(agent.scope), tool))
+
+    def _tool(self, role: Role, settings: RoleSettings) -> Tool:
+        kept = settings.background_mode == "continuable"
+        text = f"{duty(role)}. Gives the work to the agent {settings.name or role.name}, which sees nothing of this conversation."
+        if kept:
+            text += " It is kept: it runs while you go on, you are told when it comes to rest, and send_message goes on with it."
+        body = partial(self._run, role.name)
+        shown = parameters(kept)
+        return Tool(role.name, text, shown, body, frozenset({"delegate"}), parallel=True, timeout=None, invocation=" call")
+
+    # giving work
+
+    async def _run(self, name: str, /, **given: Any) -> Output:
+        call: Invocation = given.pop(" call")
+        agent, settings = speaker(call), self._config.roles.get(name, RoleSettings())
+        kept = settings.background_mode == "continuable"
+        if wrong := violations(given, parameters(kept)):
+            raise ToolError("the arguments are not valid:\n" + "\n".join(wrong), "INVALID_ARGS")
+        try:
+            origin = self._tasks.origin(agent, call.call_id)
+            chosen(self._tasks.roles(origin), name)
+            missing = as_list_of_texts(given.get("missing", []))
+            work = Work(name, given["prompt"], (SHARED, origin.cwd), given.get("after", ""), given.get("reason", ""), missing)
+            more = await self.strikes.judge(agent, work)
+        except HamesError as error:
+            raise told(error) from None
+        mode: Mode = "continuable" if kept else "background" if given.get("run_in_background") else "foreground"
+        label = labelled(settings.name or name, given["description"])
+        spec = TaskSpec(work.goal, label, role=name, schema=report.SCHEMA, budget=self._budget, mode=mode)
+        return await self.give(call, agent, replace(spec, **more), origin)
+
+
+def surface(ctx: Context, config: OrchestratorConfig) -> Mask:
+    """What a lead sees; where that cannot be told, what it comes with."""
+    try:
+        return Mask(frozenset(each.pattern for each in intents(base(config)) if each.pattern))
+    except (ValueError, HamesError) as error:
+        ctx.host.contain("the tools of the lead", error)
+        return Mask(frozenset(LEAD))
+
+
+def parameters(kept: bool) -> dict[str, Any]:
+    """The parameters of the tool of a role, as a JSON Schema."""
+
+    def text(said: str, **more: Any) -> dict[str, Any]:
+        return {"type": "string", "description": said, **more}
+
+    properties: dict[str, Any] = {
+        "description": text("A few words for people."),
+        "prompt": text("The work, whole."),
+        "after": text(f"The earlier attempt at this, as in t01…; {UNRELATED!r} for other work while one stands failed."),
+        "reason": text("Why again, where its end does not say it.", enum=list(REASONS)),
+        "missing": {"type": "array", "items": {"type": "string"}, "description": "What a poor result lacks."},
+    }
+    if not kept:
+        properties["run_in_background"] = {"type": "boolean", "description": "Go on meanwhile; you are told when it has ended."}
+    return {"type": "object", "properties": properties, "required": ["description", "prompt"], "additionalProperties": False}
+
+
+def duty(role: Role) -> str:
+    """What a role is for, in a line."""
+    first = role.persona.strip().splitlines()[0] if role.persona.strip() else ""
+    return visible(role.description or first or f"Work for {role.name}").strip().rstrip("。.！!")[:DUTY]
+
+
+def labelled(name: str, description: str) -> str:
+    """What people see of a piece of work, with who does it; said once."""
+    description = description.strip()
+    return description if description.startswith(f"{name}{SEPARATOR}") else f"{name}{SEPARATOR}{description}"
+
+
+def invented(name: str, settings: RoleSettings) -> Role | None:
+    """A role of which only the configuration speaks; None where it says too little to make one."""
+    if settings.tools is None:
+        return None
+    persona = settings.persona or f"You are the {name} agent. You do the tasks that are given to you."
+    return Role(name, "user", Path(f"orchestrator.roles.{name}"), persona=persona)
+
+
+def said(role: Role, settings: RoleSettings) -> Role:
+    """A role with what the configuration says of it."""
+    notes, problem, tools = list(role.notes), role.problem, role.tools
+    if settings.tools is not None:
+        try:
+            tools = intents(settings.tools)
+            problem = problem or ("" if tools else "roles.tools is empty; 'none' stands for no tools at all")
+        except ValueError as error:
+            problem = problem or str(error)
+    model, fork = settings.ref or role.model, settings.start_mode == "fork"
+    if settings.provider and not settings.model:
+        notes.append("provider says nothing without model")
+    if fork and model:
+        notes.append("a conversation that is handed on keeps its model; the one that is named is left out")
+        model = ""
+    modes: list[Permission] = [mode for mode in (role.permission, settings.permission) if mode]
+    return replace(
+        role,
+        persona=settings.persona or role.persona,
+        tools=tools,
+        model=model,
+        effort=settings.effort or role.effort,
+        permission=narrowest(*modes) if modes else "",
+        runner="fork" if fork else role.runner,
+        budget=Limits(**settings.budget.model_dump()) if settings.budget is not None else role.budget,
+        digest=sha256(f"{role.digest} {settings.model_dump_json()}".encode()).hexdigest(),
+        notes=tuple(notes),
+        problem=problem,
+    )
