@@ -533,7 +533,12 @@ async def test_tools_outside_of_what_the_parent_was_given_are_refused(bench, scr
 
 @pytest.mark.parametrize(
     ("tools", "seen"),
-    [(("lo*",), {"look"}), (("*",), {"look", "write", "delegate", "list_agents"}), (("m*", "w*", "look"), {"look", "write"}), (("none",), set())],
+    [
+        (("lo*",), {"look"}),
+        (("*",), {"look", "write", "delegate", "list_agents"}),
+        (("m*", "w*", "look"), {"look", "write"}),
+        (("none",), set()),
+    ],
 )
 async def test_patterns_meet_what_the_parent_was_given(bench, wired, script, tools, seen):
     lead = await bench.lead(script({"text": "x"}), grant=(Mask(frozenset({"l*", "w*", "delegate"}), frozenset({"web_*"})),))

@@ -77,7 +77,7 @@ def test_the_rows_of_an_installed_plugin_are_shown_and_mounted(elsewhere, tmp_pa
     if os.environ.get("HAMES_UPDATE_GOLDEN"):
         (GOLDEN / "plugin_rows.txt").write_text(shown)
     assert shown == (GOLDEN / "plugin_rows.txt").read_text()
-    assert elsewhere("compose", "check", "--patch", "rows.yaml") == "ok: 34 rows\n"
+    assert elsewhere("compose", "check", "--patch", "rows.yaml") == "ok: 35 rows\n"
     script = tmp_path / "script.yaml"
     script.write_text("- calls: [{name: weather, arguments: {city: Lisbon}}]\n- text: done\n")
     elsewhere("run", "hi", "--model", f"scripted:{script}", "--cwd", "work", "--patch", "rows.yaml")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from hames.agents import AGENTS, Agent
 from hames.content.errors import BusyError, HamesError, NotFoundError, StorageError
 from hames.delegation.failures import Refused
+from hames.delegation.kept import Kept, kept_in, purged
 from hames.delegation.notices import waiting_in
 from hames.delegation.records import TaskRecord
 from hames.delegation.runner import Conversation, Origin
@@ -24,8 +24,6 @@ from hames.kernel import Context
 from hames.policy.port import narrowest
 from hames.tools import TOOLS
 
-PURGED = "purged"
-"""The kind of receipt that says that a conversation has been removed."""
 ENDED = ("kept", "interrupted", "gone", "damaged")
 Scope = Literal["children", "descendants"]
 
@@ -95,6 +93,7 @@ class Conversations:
     def __init__(self, ctx: Context, tasks: Tasks) -> None:
         self._ctx = ctx
         self._tasks = tasks
+        self._kept = Kept(tasks.ledger, tasks.sessions)
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def send(self, name: str, text: str, origin: Origin, **more: Any) -> Sent:
@@ -204,25 +203,9 @@ class Conversations:
 
         :raises Refused: ``CONVERSATION_BUSY`` while it runs, ``CONVERSATION_GONE`` where there is none.
         """
-        records = self.thread(name)
-        if any(record.outcome is None for record in records):
+        if any(record.outcome is None for record in self.thread(name)):
             await self._tasks.recover()
-            records = self.thread(name)
-        if any(record.outcome is None for record in records):
-            raise Refused("CONVERSATION_BUSY", f"{records[0].thread} runs", remedy=f"end it with 'hames task cancel {records[-1].id}'")
-        session, _ = kept_in(records)
-        if not session or purged(records):
-            raise Refused("CONVERSATION_GONE", f"{records[0].thread} keeps no conversation", remedy="see 'hames task list'")
-        size = self._size(session)
-        try:
-            await self._tasks.sessions.purge(session)
-        except BusyError as error:
-            raise Refused("CONVERSATION_BUSY", error.message, remedy=error.remedy) from None
-        except NotFoundError:
-            pass
-        remove_files(self._tasks.ledger.store.root, session)
-        await self._tasks.ledger.receive(records[-1].id, PURGED, {"session": session, "bytes": size})
-        return size
+        return await self._kept.remove(name)
 
     # looking
 
@@ -232,13 +215,7 @@ class Conversations:
         :param name: that of the conversation, or of one of its tasks.
         :raises Refused: ``TASK_UNKNOWN``.
         """
-        ledger = self._tasks.ledger
-        found = ledger.thread(name)
-        if not found and (record := ledger.get(name)) is not None:
-            found = ledger.thread(record.thread)
-        if not found:
-            raise Refused("TASK_UNKNOWN", f"there is no conversation {name[:64]!r}", remedy="list_agents shows those that there are")
-        return found
+        return self._kept.thread(name)
 
     def _live(self, thread: str) -> Task | None:
         return next((task for task in self._tasks.live.values() if task.thread == thread), None)
@@ -297,20 +274,11 @@ class Conversations:
                 tokens, waits = agent.context.tokens(agent.session, 0), len(agent.inbox)
             else:
                 waits = waiting_in(self._tasks, entry.session)
-            return replace(entry, turns=turns, tokens=tokens, disk=self._size(entry.session), waiting=waits)
+            return replace(entry, turns=turns, tokens=tokens, disk=self._kept.bytes_of(entry.session), waiting=waits)
         except NotFoundError:
             return replace(entry, status="gone" if entry.status in ENDED else entry.status)
         except HamesError as error:
             return replace(entry, status="damaged", problem=error.message)
-
-    def _size(self, session: str) -> int:
-        """Bytes of a conversation on disk."""
-        try:
-            size = self._tasks.sessions.weight(session)[2]
-        except NotFoundError:
-            size = 0
-        spill = self._tasks.ledger.store.root / "spill" / session
-        return size + sum(path.stat().st_size for path in spill.rglob("*") if path.is_file())
 
     def _is_there(self, session: str) -> bool:
         try:
@@ -326,24 +294,3 @@ class Conversations:
             return names
         home = origin.home or origin.scope
         return tuple(name for name in names if tools.registry.known(home, name)) or names
-
-
-def kept_in(records: Sequence[TaskRecord]) -> tuple[str, str]:
-    """The session that a thread is kept in, and what it was started with."""
-    for record in reversed(records):
-        for attempt in reversed(record.attempts):
-            if attempt.native:
-                return attempt.native, attempt.digest
-    return "", ""
-
-
-def purged(records: Sequence[TaskRecord]) -> bool:
-    return any(receipt.kind == PURGED for record in records for receipt in record.receipts)
-
-
-def remove_files(root: Path, session: str) -> None:
-    """Remove what a session has kept beside the database."""
-    import shutil
-
-    for place in ("spill", "scratch"):
-        shutil.rmtree(root / place / session, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import pairwise
 
 ALIKE = 0.5
 """Part of the weight of the shorter description from which on two are taken for the same work."""
@@ -20,6 +21,8 @@ COMMON = frozenset(
     )
 )
 ENDINGS = ("ations", "ation", "ments", "ment", "ings", "ing", "ers", "ies", "ied", "es", "ed", "er", "ly", "s", "e")
+UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+"""Letters of scripts that put no spaces between words."""
 NAMED = 2.0
 """Weight of what names a thing; that of a word is 1."""
 
@@ -41,9 +44,13 @@ def weighed(text: str) -> dict[str, float]:
     """The words of a description that say something, with their weights."""
     text = unicodedata.normalize("NFKC", text)
     found = {special.strip("`").casefold(): NAMED for special in SPECIAL.findall(text)}
-    for word in WORD.findall(SPECIAL.sub(" ", text).casefold()):
+    rest = SPECIAL.sub(" ", text).casefold()
+    for word in WORD.findall(UNSPACED.sub(" ", rest)):
         if word not in COMMON:
             found.setdefault(stem(word), 1.0)
+    for run in UNSPACED.findall(rest):  # no spaces part its words: pairs of letters stand for them
+        for pair in map("".join, pairwise(run)) if len(run) > 1 else [run]:
+            found.setdefault(pair, 0.5)
     return found
 
 

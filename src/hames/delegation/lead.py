@@ -24,9 +24,10 @@ from hames.delegation.orchestrator import LEAD, ROLES, OrchestratorConfig, RoleS
 from hames.delegation.plugin import Delegation
 from hames.delegation.role import Role, intents
 from hames.delegation.roles import chosen
+from hames.delegation.runner import Origin
 from hames.delegation.spec import SHARED, Mode, TaskSpec
 from hames.delegation.strikes import Strikes, Work
-from hames.kernel import Context, Effect, Mask
+from hames.kernel import Context, Effect, Mask, Scope
 from hames.policy import Mode as Permission
 from hames.policy.port import narrowest
 from hames.prompts import PROMPTS
@@ -48,13 +49,14 @@ class Offered(NamedTuple):
 class Lead(Giving):
     """Dresses agents as leads, and gives work to roles for them.
 
+    :ivar mask: what a lead sees of what there is.
     :ivar strikes: judges what may be given after something has failed.
     """
 
     def __init__(self, ctx: Context, service: Delegation, config: OrchestratorConfig) -> None:
         self.strikes = Strikes(service.tasks, Rules(config.failure.retries, config.failure.strikes))
         super().__init__(ctx, service.tasks, self.strikes.advice)
-        self._config = config
+        self.config = config
         self._budget = Limits(**config.budget.model_dump())
         self.mask = surface(ctx, config)
         for name in sorted({*LEAD, *self.mask.names}):
@@ -67,7 +69,7 @@ class Lead(Giving):
         agent.memory["lead"], agent.memory["role tools"] = self, dict[str, Offered]()
         at = self._ctx.at(agent.scope)
         self._ctx.use(TOOLS).registry.mask(at, self.mask)
-        prompts, config = self._ctx.use(PROMPTS), self._config
+        prompts, config = self._ctx.use(PROMPTS), self.config
         text = config.persona or (SHIPPED / "prompts" / "lead.md").read_text("utf-8")
         prompts.variable(at, "delegates", lambda facts: self._delegates(agent) or "- nobody: do it yourself")
         prompts.section(at, "persona", "\n\n".join(filter(None, (text.strip(), config.persona_extra.strip()))), order=0)
@@ -75,17 +77,26 @@ class Lead(Giving):
 
     # roles
 
+    @property
+    def extra(self) -> list[str]:
+        """What the lead sees beyond the tools that it comes with."""
+        return list(dict.fromkeys((*self.config.roles, *self.config.main_agent_extra)))
+
+    def known(self, scope: Scope, directory: Path) -> dict[str, list[Role]]:
+        """The roles that there are for leads in a directory."""
+        return self._tasks.roles(Origin(scope, str(directory)))
+
     def names(self, roles: Mapping[str, list[Role]]) -> list[str]:
         """The roles that are tools of the lead, in order."""
-        wanted = [*ROLES, *self._config.roles, *self._config.main_agent_extra]
+        wanted = [*ROLES, *self.extra]
         seen = self.mask.permits
-        return [name for name in dict.fromkeys(wanted) if name in roles and name not in self._config.roles_remove and seen(name)]
+        return [name for name in dict.fromkeys(wanted) if name in roles and name not in self.config.roles_remove and seen(name)]
 
     def overlay(self, roles: dict[str, list[Role]], cwd: Path) -> dict[str, list[Role]]:
         """The roles of a directory with what the configuration says of them."""
-        made = {name: found for name, found in roles.items() if name not in self._config.roles_remove}
-        for name, settings in self._config.roles.items():
-            if name in self._config.roles_remove:
+        made = {name: found for name, found in roles.items() if name not in self.config.roles_remove}
+        for name, settings in self.config.roles.items():
+            if name in self.config.roles_remove:
                 continue
             found = made.get(name, [])
             own = found[0] if found else invented(name, settings)
@@ -112,7 +123,7 @@ class Lead(Giving):
         for name in [name for name in offered if name not in usable]:
             offered.pop(name).effect.withdraw()
         for name, role in usable.items():
-            tool = self._tool(role, self._config.roles.get(name, RoleSettings()))
+            tool = self.tool(role)
             digest = sha256(dumps([tool.description, tool.parameters]).encode("utf-8", "replace")).hexdigest()
             if name in offered and offered[name].digest == digest:
                 continue
@@ -120,7 +131,9 @@ class Lead(Giving):
                 offered.pop(name).effect.withdraw()
             offered[name] = Offered(digest, self._ctx.use(TOOLS).register(self._ctx.at(agent.scope), tool))
 
-    def _tool(self, role: Role, settings: RoleSettings) -> Tool:
+    def tool(self, role: Role) -> Tool:
+        """The tool that gives work to a role."""
+        settings = self.config.roles.get(role.name, RoleSettings())
         kept = settings.background_mode == "continuable"
         text = f"{duty(role)}. Gives the work to the agent {settings.name or role.name}, which sees nothing of this conversation."
         if kept:
@@ -133,7 +146,7 @@ class Lead(Giving):
 
     async def _run(self, name: str, /, **given: Any) -> Output:
         call: Invocation = given.pop(" call")
-        agent, settings = speaker(call), self._config.roles.get(name, RoleSettings())
+        agent, settings = speaker(call), self.config.roles.get(name, RoleSettings())
         kept = settings.background_mode == "continuable"
         if wrong := violations(given, parameters(kept)):
             raise ToolError("the arguments are not valid:\n" + "\n".join(wrong), "INVALID_ARGS")
@@ -216,7 +229,7 @@ def said(role: Role, settings: RoleSettings) -> Role:
     modes: list[Permission] = [mode for mode in (role.permission, settings.permission) if mode]
     return replace(
         role,
-        persona=settings.persona or role.persona,
+        persona="\n\n".join(filter(None, (settings.persona or role.persona, settings.persona_extra))),
         tools=tools,
         model=model,
         effort=settings.effort or role.effort,

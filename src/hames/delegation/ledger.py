@@ -249,6 +249,13 @@ class Ledger:
         rows = self.store.control.query(f"{JOINED} WHERE t.thread = ? ORDER BY t.id", (clean(id),))
         return [self._whole(decoded_record(row, self.store.blobs)) for row in rows]
 
+    def continuable(self) -> list[str]:
+        """The conversations that were started to be kept, the oldest first."""
+        sql = "SELECT CAST(id AS BLOB) FROM tasks WHERE id = thread AND instr(spec, '\"continuable\"') ORDER BY id"
+        rows = self.store.control.query(sql)
+        found = [self.get(bytes(name).decode("utf-8", "replace")) for (name,) in rows]
+        return [record.id for record in found if record is not None and record.spec.mode == "continuable"]
+
     def children(self, id: str) -> list[TaskRecord]:
         """The tasks that were started from a task, the oldest first."""
         rows = self.store.control.query(f"{JOINED} WHERE t.parent = ? ORDER BY t.id", (clean(id),))

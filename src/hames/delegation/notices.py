@@ -14,7 +14,8 @@ from hames.content.jsontext import dumps
 from hames.content.messages import Message, Text
 from hames.delegation import report
 from hames.delegation.outcome import Outcome
-from hames.delegation.plugin import STRIKES
+from hames.delegation.plugin import LEADING
+from hames.delegation.records import DELIVERED
 from hames.delegation.spec import TaskSpec
 from hames.sessions.history import waiting
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from hames.delegation.service import Tasks
     from hames.delegation.task import Task
 
-DELIVERED = "delivered"
-"""The kind of receipt that says that whoever asked for a task has its outcome."""
 HEAD = 12_000
 """Characters of a result that whoever asked for it is shown; the whole is in a file."""
 Spill = Callable[[bytes, str], Path]
@@ -108,8 +107,8 @@ async def tell_end(tasks: Tasks, task: Task, agent: Agent) -> None:
         return
     waits = 0 if outcome.ok else waiting_in(tasks, outcome.native)
     text, path = notice(task.id, task.spec, outcome, spill_of(agent, task.id), thread=task.thread, waiting=waits)
-    strikes = agent.ctx.host.get(STRIKES, agent.scope)
-    advice = strikes().advice(agent, task.id) if strikes is not None else ""
+    lead = agent.ctx.host.get(LEADING, agent.scope)
+    advice = lead().strikes.advice(agent, task.id) if lead is not None else ""
     await tell(tasks, agent, task.id, f"{text}\n{advice}" if advice else text, path, wake=True)
 
 

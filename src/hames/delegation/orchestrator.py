@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from hames.agents import AGENTS, AgentMade, ToolEnded, TurnBegan
 from hames.compose.config import RowConfig
 from hames.content.errors import ConfigError
-from hames.delegation.plugin import DELEGATION, STRIKES
+from hames.delegation.plugin import DELEGATION, LEADING
 from hames.delegation.tool import Spending
 from hames.kernel import Context, plugin
 from hames.prompts import PROMPTS
@@ -17,7 +17,6 @@ from hames.tools import TOOLS
 
 if TYPE_CHECKING:
     from hames.delegation.lead import Lead
-    from hames.delegation.strikes import Strikes
 
 REMOVABLE = ("search_external", "design", "implement")
 ROLES = (*REMOVABLE, "search_internal_deep")
@@ -49,6 +48,8 @@ class RoleSettings(RowConfig):
     """``fork`` begins with the conversation of the lead."""
     persona: str = ""
     """Who it is, instead of what its file says."""
+    persona_extra: str = ""
+    """What is said after that."""
     tools: list[str] | None = None
     """Its tools, instead of those of its file."""
     permission: Literal["", "read-only", "workspace-write", "full"] = ""
@@ -132,9 +133,6 @@ def orchestrator(ctx: Context, config: OrchestratorConfig) -> None:
             made.append(Lead(ctx, service, config))
         return made[0]
 
-    def strikes() -> Strikes:
-        return lead().strikes
-
     def joined(notice: AgentMade) -> None:
         agent = agents.live.get(notice.agent)
         if agent is not None and not notice.delegated:
@@ -150,7 +148,7 @@ def orchestrator(ctx: Context, config: OrchestratorConfig) -> None:
         if made and agent is not None:
             made[0].delivered(agent, notice.call.id)
 
-    ctx.provide(STRIKES, strikes)
+    ctx.provide(LEADING, lead)
     service.overlays.add(ctx, f"orchestrator {ctx.owner.label}", lambda roles, cwd: lead().overlay(roles, cwd))
     ctx.on(AgentMade, joined)
     ctx.on(TurnBegan, began)

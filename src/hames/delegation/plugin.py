@@ -25,9 +25,9 @@ from hames.tools import TOOLS
 
 if TYPE_CHECKING:
     from hames.delegation.conversations import Conversations
+    from hames.delegation.lead import Lead
     from hames.delegation.role import Role
     from hames.delegation.service import Tasks
-    from hames.delegation.strikes import Strikes
 
 
 class DelegationConfig(RowConfig):
@@ -97,8 +97,8 @@ class Delegation:
 
         :raises Refused: if the message must not be given.
         """
-        strikes = self.ctx.host.get(STRIKES, agent.scope)
-        return {} if strikes is None else await strikes().judge_message(agent, self.conversations.thread(name), text)
+        lead = self.ctx.host.get(LEADING, agent.scope)
+        return {} if lead is None else await lead().strikes.judge_message(agent, self.conversations.thread(name), text)
 
     async def close(self) -> None:
         if self._made is not None:
@@ -112,8 +112,8 @@ def has_roles(cwd: Path) -> bool:
 
 
 DELEGATION: Key[Delegation] = Key("delegation")
-STRIKES: Key[Callable[[], Strikes]] = Key("strikes")
-"""Judges what may follow an attempt that has failed; where nobody provides it, everything may."""
+LEADING: Key[Callable[[], Lead]] = Key("lead")
+"""Makes agents lead, and judges what may follow an attempt that has failed; where nobody provides it, everything may."""
 Overlay = Callable[[dict[str, list["Role"]], Path], dict[str, list["Role"]]]
 """What a composition makes of the roles of a directory."""
 

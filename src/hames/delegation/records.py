@@ -27,6 +27,10 @@ INLINE = 64 * 1024
 """Bytes of an outcome that stand in the database; a longer one is a blob."""
 
 
+DELIVERED, REFUSED, PURGED = "delivered", "refused", "purged"
+"""Kinds of receipts: whoever asked for a task has its outcome; something was not begun after it; its conversation was removed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One launch.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hames.agents import Agent
 from hames.content.messages import ToolResult
 from hames.delegation.dress import decoded_grant, dressed, of
-from hames.delegation.notices import DELIVERED, notice, received, spill_of, tell, waiting_in
+from hames.delegation.notices import notice, received, spill_of, tell, waiting_in
+from hames.delegation.records import DELIVERED
 from hames.delegation.service import Tasks
 from hames.kernel import Context, Mask, Scope
 from hames.tools import TOOLS, Tools

@@ -28,12 +28,9 @@ from hames.delegation.attempts import (
 from hames.delegation.failures import Refused
 from hames.delegation.goal import alike
 from hames.delegation.notices import heading
-from hames.delegation.records import TaskRecord
+from hames.delegation.records import REFUSED, TaskRecord
 from hames.delegation.service import Tasks
-from hames.delegation.spec import TaskSpec
 
-REFUSED = "refused"
-"""The kind of receipt that says what was not begun after an attempt, and why."""
 IN_A_ROW = 4
 """Different pieces of work of one role that fail one after another, from which on it gets no more."""
 
@@ -239,4 +236,3 @@ class Heard:
             if at < 0:
                 at = self._answered.get(record.call, -1)
         return record.outcome is not None and self._spoke > at
-

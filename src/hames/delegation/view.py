@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hames.delegation import report
 from hames.delegation.ledger import Ledger
-from hames.delegation.records import TaskRecord
+from hames.delegation.records import PURGED, REFUSED, TaskRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,26 @@ def branches(ledger: Ledger, record: TaskRecord) -> Iterator[tuple[int, TaskReco
             known.add(each.id)
             yield depth, each
             left += [(depth + 1, child) for child in reversed(ledger.children(each.id))]
+
+
+def reasons(record: TaskRecord) -> list[str]:
+    """Why a task is there and what became of it that its status does not say, a line each.
+
+    :param record: with its receipts.
+    """
+    spec, outcome = record.spec, record.outcome
+    found: list[str] = []
+    if spec.after:
+        lacked = f": it lacked {'; '.join(spec.missing)}" if spec.missing else ""
+        found.append(f"after {spec.after}{f' ({spec.because})' if spec.because else ''}{lacked}")
+    elif record.thread != record.id:
+        found.append(f"goes on with {record.thread}")
+    if outcome is not None and report.failed(spec, outcome):
+        lacks = report.lacks(spec, outcome)
+        found.append(f"it says that it failed{f', and lacks {lacks}' if lacks else ''}")
+    for receipt in record.receipts:
+        if receipt.kind == REFUSED:
+            found.append(f"not begun after it: {receipt.data.get('why', '')} ({receipt.data.get('code', '')})")
+        elif receipt.kind == PURGED:
+            found.append("its conversation was removed")
+    return found

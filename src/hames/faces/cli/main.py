@@ -22,6 +22,7 @@ COMMANDS = {
     "sessions": ("sessions", "List, show, search, fork, export, import and purge sessions."),
     "task": ("task", "List, show and cancel tasks: work that agents have given to others."),
     "roles": ("roles", "List, show, check and make roles: who a child is, with which tools."),
+    "preset": ("preset", "List, show, check, choose and make presets: compositions that an agent can have."),
     "compose": ("compose", "Show, explain and check the composition."),
     "permissions": ("permissions", "Explain what tools may do; list and revoke grants."),
     "trust": ("trust", "Show, grant and revoke trust in directories."),

@@ -14,10 +14,11 @@ import click
 from hames.content.clock import Clock
 from hames.content.errors import HamesError, NotFoundError, UsageError
 from hames.content.visible import visible
-from hames.delegation.failures import PENDING, TABLE, Refused
+from hames.delegation.failures import PENDING, REJECTED, TABLE, Refused
+from hames.delegation.kept import Kept
 from hames.delegation.ledger import Ledger
 from hames.delegation.records import TaskRecord
-from hames.delegation.view import Seen, branches, seen
+from hames.delegation.view import Seen, branches, reasons, seen
 from hames.faces.cli.common import json_option, state_directory, state_option
 from hames.faces.cli.sessions import as_object, describe, when
 from hames.sessions import Event, Sessions
@@ -200,7 +201,8 @@ def described(record: TaskRecord, look: Seen) -> list[str]:
         native = f", session {each.native}" if each.native else ""
         members.append((f"attempt {each.n}", f"{each.runner}, began {when(each.began)}{ended}{native}"))
     for receipt in record.receipts:
-        members.append(("receipt", f"{receipt.kind} {when(receipt.time)}"))
+        more = ", ".join(f"{key} {value}" for key, value in receipt.data.items() if value and key in ("code", "why"))
+        members.append(("receipt", f"{receipt.kind} {when(receipt.time)}{f': {more}' if more else ''}"))
     lines = [f"{name:<11}{visible(text)}" for name, text in members if text]
     lines += ["prompt", *("    " + visible(text) for text in spec.prompt.splitlines()[:40])]
     if outcome is not None:
@@ -217,16 +219,24 @@ def described(record: TaskRecord, look: Seen) -> list[str]:
 @json_option
 @state_option
 def tree(task: str, limit: int, watch: bool, as_json: bool, state_dir: str | None) -> None:
-    """Show TASK with all below it, or the latest trees; TASK may also be the session that asked for them."""
+    """Show TASK with all below it, or the latest trees, and why each is there; TASK may also be the session that asked for them."""
     one_of(watch, as_json)
 
     async def body(room: Room) -> None:
         def found() -> list[tuple[int, TaskRecord]]:
             roots = room.ledger.list(limit=limit, roots=True) if not task else room.ledger.below(task) or [room.find(task)]
-            return [each for root in roots for each in branches(room.ledger, root)]
+            whole = [(level, room.ledger.get(record.id) or record) for root in roots for level, record in branches(room.ledger, root)]
+            return whole
+
+        def shown() -> list[str]:
+            return [
+                text
+                for level, record in found()
+                for text in (line(room, record, "  " * level), *(f"    {'  ' * level}{visible(why)}" for why in reasons(record)))
+            ]
 
         if as_json:
-            tasks = [{"level": level, **room.seen(record).as_json()} for level, record in found()]
+            tasks = [{"level": level, **room.seen(record).as_json(), "why": reasons(record)} for level, record in found()]
             click.echo(json.dumps({"tasks": tasks}, ensure_ascii=False))
             return
         if not found() and not watch:
@@ -234,7 +244,7 @@ def tree(task: str, limit: int, watch: bool, as_json: bool, state_dir: str | Non
             return
         await watched(
             room,
-            lambda: [line(room, record, "  " * level) for level, record in found()],
+            shown,
             lambda: any(room.seen(record).live for _, record in found()),
             watch=watch,
         )
@@ -314,6 +324,41 @@ def cancel(tasks: tuple[str, ...], wait: float, cause: str, as_json: bool, state
                 )
                 click.echo(f"{each['task']} {said} ({each['status']})")
         return 0 if all(each["terminated"] for each in results) else PENDING
+
+    return with_tasks(state_dir, body)
+
+
+@command.command("purge")
+@click.argument("tasks", nargs=-1)
+@click.option("--older-than", metavar="DAYS", type=click.FloatRange(min=0), help="All that came to rest so many days ago, or earlier.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
+@state_option
+def purge(tasks: tuple[str, ...], older_than: float | None, dry_run: bool, yes: bool, as_json: bool, state_dir: str | None) -> int:
+    """Remove the conversations of TASKS for good: their sessions and kept outputs. What is known of the tasks stays."""
+    if bool(tasks) == (older_than is not None):
+        raise UsageError("name tasks, or say --older-than", remedy="hames task list shows those that there are")
+    if not (yes or dry_run):
+        if not sys.stdin.isatty():
+            raise UsageError("nobody is here to ask", remedy="say --yes if they are to be removed for good")
+        click.confirm("Remove these conversations for good?", abort=True, err=True)
+
+    async def body(room: Room) -> int:
+        kept = Kept(room.ledger, room.sessions)
+        chosen = [room.find(name).thread for name in tasks] or kept.older(time.time() - (older_than or 0) * 86400)
+        results: list[dict[str, Any]] = []
+        for thread in dict.fromkeys(chosen):
+            try:
+                results.append({"task": thread, "bytes": kept.size(thread) if dry_run else await kept.remove(thread)})
+            except HamesError as error:
+                results.append({"task": thread, "code": error.code, "message": error.message})
+        if as_json:
+            click.echo(json.dumps({"tasks": results, "removed": not dry_run}, ensure_ascii=False))
+        for each in () if as_json else results:
+            said = f"{'would remove' if dry_run else 'removed'} {each['bytes']} bytes" if "bytes" in each else f"stays: {each['message']}"
+            click.echo(visible(f"{each['task']}  {said}"))
+        return REJECTED if any("code" in each for each in results) else 0
 
     return with_tasks(state_dir, body)
 
