@@ -34,6 +34,11 @@ def roles(hames: Any, *words: str) -> dict[str, Any]:
     return {**json.loads(done.stdout), "status": done.returncode}
 
 
+def own(hames: Any) -> list[dict[str, Any]]:
+    """The roles that somebody has written."""
+    return [each for each in roles(hames, "list")["roles"] if each["origin"] != "shipped"]
+
+
 @pytest.fixture
 def place(hames: Any) -> Path:
     """A trusted repository."""
@@ -54,7 +59,7 @@ def test_a_new_role_can_be_used_as_it_is(hames: Any, place: Path) -> None:
 def test_a_role_for_the_user_counts_everywhere(hames: Any) -> None:
     done = hames.run("roles", "new", "helper", "--user")
     assert done.returncode == 0
-    assert [(each["name"], each["origin"]) for each in roles(hames, "list")["roles"]] == [("helper", "user")]
+    assert [(each["name"], each["origin"]) for each in own(hames)] == [("helper", "user")]
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a b", "x" * 65])
@@ -67,7 +72,7 @@ def test_roles_are_listed_with_where_they_are_from_and_what_is_wrong(hames: Any,
     put(place, "good", "description: Does it well.")
     put(place, "bad", "tools: []")
     put(hames.work / ".claude" / "agents", "good", "name: good")
-    listed = hames.run("roles", "list").stdout.splitlines()
+    listed = [line for line in hames.run("roles", "list").stdout.splitlines() if " shipped " not in line]
     assert listed[0].startswith("bad") and "CANNOT BE USED: tools is empty" in listed[0]
     assert listed[1].split()[:2] == ["good", "workspace"] and "Does it well." in listed[1] and "before claude" in listed[1]
 
@@ -75,8 +80,8 @@ def test_roles_are_listed_with_where_they_are_from_and_what_is_wrong(hames: Any,
 def test_a_repository_that_is_not_trusted_has_no_roles_and_says_so(hames: Any) -> None:
     put(hames.work / ".hames" / "roles", "good", "description: x")
     done = hames.run("roles", "list")
-    assert done.stdout == "" and "until it is trusted" in done.stderr
-    assert roles(hames, "list") == {"status": 0, "roles": [], "trusted": False}
+    assert "good" not in done.stdout and "until it is trusted" in done.stderr
+    assert own(hames) == [] and roles(hames, "list")["trusted"] is False
 
 
 def test_a_role_is_shown_as_its_file_has_it(hames: Any, place: Path) -> None:
@@ -85,7 +90,7 @@ def test_a_role_is_shown_as_its_file_has_it(hames: Any, place: Path) -> None:
     assert "read-only" in shown and '["read", "bash?"]' in shown and "\x1b" not in shown
     assert roles(hames, "show", "good")["persona"] == "You are \x1b[31mred\x1b[0m."
     missing = hames.run("roles", "show", "nobody")
-    assert missing.returncode == 2 and "there is no role 'nobody'" in missing.stderr and "there are good" in missing.stderr
+    assert missing.returncode == 2 and "there is no role 'nobody'" in missing.stderr and "design, good, implement" in missing.stderr
 
 
 def test_a_check_says_what_each_role_gets_and_why_not_more(hames: Any, place: Path, tmp_path: Path) -> None:

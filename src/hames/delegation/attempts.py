@@ -67,19 +67,24 @@ class Matter:
 
     def kind(self, n: int = -1) -> Kind:
         """What became of an attempt; one that a later one calls poor is."""
-        n %= len(self.attempts)
-        found = kind(self.attempts[n])
-        later = self.attempts[n + 1 : n + 2]
-        return "poor" if found == "done" and later and later[0].spec.because == POOR else found
+        record = self.attempts[n]
+        found = kind(record)
+        poor = any(each.spec.after == record.id and each.spec.because == POOR for each in self.attempts)
+        return "poor" if found == "done" and poor else found
 
-    @property
-    def counted(self) -> list[int]:
-        """The attempts that count."""
-        return list(range(self.lifted, len(self.attempts)))
+    def counted(self, *, poor: bool = False) -> list[int]:
+        """The attempts that count: those since a person has spoken, and since the work was done.
 
-    @property
-    def strikes(self) -> int:
-        return sum(self.kind(n) in STRIKES for n in self.counted)
+        :param poor: what the last one did is not what it says.
+        """
+        ends = range(len(self.attempts) - poor)
+        done = max((n + 1 for n in ends if self.kind(n) == "done"), default=0)
+        return list(range(max(done, self.lifted), len(self.attempts)))
+
+    def strikes(self, *, poor: bool = False) -> int:
+        """How many of those have failed."""
+        last = len(self.attempts) - 1
+        return sum(self.kind(n) in STRIKES or (poor and n == last) for n in self.counted(poor=poor))
 
     @property
     def open(self) -> bool:
@@ -88,7 +93,7 @@ class Matter:
 
     def tried(self, text: str) -> int:
         """How many attempts that count had this goal."""
-        return sum(alike(goal(self.attempts[n].spec), text) for n in self.counted)
+        return sum(alike(goal(self.attempts[n].spec), text) for n in self.counted())
 
 
 def kind(record: TaskRecord) -> Kind:
@@ -113,15 +118,17 @@ def matters(records: Iterable[TaskRecord], heard: Callable[[TaskRecord], bool]) 
     :param records: its tasks, the oldest first.
     :param heard: whether a person has spoken after the end of a task.
     """
-    of: dict[str, Matter] = {}  # by the name of a task or thread
+    of: dict[object, Matter] = {}  # by the name of a task or thread, and by what was asked for, word for word
     found: list[Matter] = []
     for record in records:
-        known = of.get(record.spec.after) or (of.get(record.thread) if record.thread != record.id else None)
+        spec = record.spec
+        told = (spec.role, *place(spec), normal(goal(spec)))
+        known = of.get(spec.after) or (of.get(record.thread) if record.thread != record.id else None) or of.get(told)
         if known is None:
             known = Matter()
             found.append(known)
         known.attempts.append(record)
-        of[record.id] = of[record.thread] = known
+        of[record.id] = of[record.thread] = of[told] = known
     for matter in found:
         while matter.lifted < len(matter.attempts) and kind(matter.attempts[matter.lifted]) != "running":
             if not heard(matter.attempts[matter.lifted]):
@@ -163,7 +170,7 @@ def advice(matter: Matter, rules: Rules) -> str:
     what = matter.kind()
     if what in ("done", "running"):
         return ""
-    if matter.strikes >= rules.strikes:
+    if matter.strikes() >= rules.strikes:
         return OVER
     again = f"with after: {name!r}"
     match what:

@@ -11,6 +11,7 @@ from hames.content.finish import Usage
 from hames.content.messages import Message, Text
 from hames.delegation.failures import Fault
 from hames.delegation.outcome import Outcome, Status, UsageItem, bounded, failed
+from hames.delegation.owing import rested
 from hames.delegation.runner import Launch
 from hames.delegation.structured import NUDGE, Capture
 from hames.models import MODELS
@@ -34,7 +35,7 @@ class Child:
         self._prompt = prompt
         self._first = agent.session.next_seq
         self._cancelled = ""
-        self._stop = asyncio.get_running_loop().create_future()
+        self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._over = False
         self._reminded = ""
         self._steps = 0
@@ -115,13 +116,7 @@ class Child:
 
     async def _rest(self) -> None:
         """Wait until it rests, and nothing that it has started can wake it any more."""
-        agent = self.agent
-        while True:
-            await agent.idle()
-            owed = self._launch.owed(agent.id)
-            if not owed or self._cancelled or agent.finishing:
-                return
-            await asyncio.wait((*owed, self._stop), return_when=asyncio.FIRST_COMPLETED)
+        await rested(self.agent, lambda: self._launch.owed(self.agent.id), self._stop)
 
     def _missed(self) -> bool:
         """Whether it has ended without the result that it was asked for, and may be reminded of it."""

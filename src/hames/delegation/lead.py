@@ -20,7 +20,7 @@ from hames.delegation import report
 from hames.delegation.attempts import REASONS, UNRELATED, Rules
 from hames.delegation.dress import of
 from hames.delegation.give import Giving, speaker, told
-from hames.delegation.orchestrator import LEAD, ROLES, OrchestratorConfig, RoleSettings, base
+from hames.delegation.orchestrator import LEAD, ROLES, OrchestratorConfig, RoleSettings, surface
 from hames.delegation.plugin import Delegation
 from hames.delegation.role import Role, intents
 from hames.delegation.roles import chosen
@@ -35,6 +35,8 @@ from hames.tools import TOOLS, Invocation, Output, Tool, ToolError
 
 SEPARATOR = " · "
 """Between the name of a role and what it is asked for."""
+CODEGRAPH = """The tools of codegraph may look into another repository than this one: name {{cwd}} as their projectPath in every call.
+Where there is no index of it, use glob and grep, and say nothing of it."""
 DUTY = 300
 """Characters of what a role is for."""
 
@@ -58,7 +60,7 @@ class Lead(Giving):
         super().__init__(ctx, service.tasks, self.strikes.advice)
         self.config = config
         self._budget = Limits(**config.budget.model_dump())
-        self.mask = surface(ctx, config)
+        self.mask = mask(ctx, config)
         for name in sorted({*LEAD, *self.mask.names}):
             ctx.use(TOOLS).registry.declare(ctx, name)
 
@@ -72,8 +74,13 @@ class Lead(Giving):
         prompts, config = self._ctx.use(PROMPTS), self.config
         text = config.persona or (SHIPPED / "prompts" / "lead.md").read_text("utf-8")
         prompts.variable(at, "delegates", lambda facts: self._delegates(agent) or "- nobody: do it yourself")
+        prompts.section(at, "codegraph", lambda facts: CODEGRAPH if self._maps(agent) else None, order=1)
         prompts.section(at, "persona", "\n\n".join(filter(None, (text.strip(), config.persona_extra.strip()))), order=0)
         self.refresh(agent)
+
+    def _maps(self, agent: Agent) -> bool:
+        """Whether it has the tools of codegraph."""
+        return any(name.startswith("mcp__codegraph__") for name in self._ctx.use(TOOLS).registry.view(agent.scope))
 
     # roles
 
@@ -88,9 +95,9 @@ class Lead(Giving):
 
     def names(self, roles: Mapping[str, list[Role]]) -> list[str]:
         """The roles that are tools of the lead, in order."""
-        wanted = [*ROLES, *self.extra]
-        seen = self.mask.permits
-        return [name for name in dict.fromkeys(wanted) if name in roles and name not in self.config.roles_remove and seen(name)]
+        tools, scope = self._ctx.use(TOOLS).registry, self._ctx.scope
+        own = [name for name in self.extra if tools.get(scope, name) is None]  # a role takes the place of no tool
+        return [name for name in dict.fromkeys((*ROLES, *own)) if name in roles and self.mask.permits(name)]
 
     def overlay(self, roles: dict[str, list[Role]], cwd: Path) -> dict[str, list[Role]]:
         """The roles of a directory with what the configuration says of them."""
@@ -152,7 +159,7 @@ class Lead(Giving):
             raise ToolError("the arguments are not valid:\n" + "\n".join(wrong), "INVALID_ARGS")
         try:
             origin = self._tasks.origin(agent, call.call_id)
-            chosen(self._tasks.roles(origin), name)
+            role = chosen(self._tasks.roles(origin), name)
             missing = as_list_of_texts(given.get("missing", []))
             work = Work(name, given["prompt"], (SHARED, origin.cwd), given.get("after", ""), given.get("reason", ""), missing)
             more = await self.strikes.judge(agent, work)
@@ -160,15 +167,15 @@ class Lead(Giving):
             raise told(error) from None
         mode: Mode = "continuable" if kept else "background" if given.get("run_in_background") else "foreground"
         label = labelled(settings.name or name, given["description"])
-        spec = TaskSpec(work.goal, label, role=name, schema=report.SCHEMA, budget=self._budget, mode=mode)
+        spec = TaskSpec(work.goal, label, role=name, schema=report.SCHEMA, budget=beside(self._budget, role.budget), mode=mode)
         return await self.give(call, agent, replace(spec, **more), origin)
 
 
-def surface(ctx: Context, config: OrchestratorConfig) -> Mask:
-    """What a lead sees; where that cannot be told, what it comes with."""
+def mask(ctx: Context, config: OrchestratorConfig) -> Mask:
+    """What a lead sees; where that cannot be told, what it comes with, and not more."""
     try:
-        return Mask(frozenset(each.pattern for each in intents(base(config)) if each.pattern))
-    except (ValueError, HamesError) as error:
+        return Mask(*surface(config))
+    except Exception as error:  # recorded: what nobody foresaw must not show more either
         ctx.host.contain("the tools of the lead", error)
         return Mask(frozenset(LEAD))
 
@@ -200,6 +207,8 @@ def duty(role: Role) -> str:
 def labelled(name: str, description: str) -> str:
     """What people see of a piece of work, with who does it; said once."""
     description = description.strip()
+    if not description:
+        return name
     return description if description.startswith(f"{name}{SEPARATOR}") else f"{name}{SEPARATOR}{description}"
 
 
@@ -213,19 +222,16 @@ def invented(name: str, settings: RoleSettings) -> Role | None:
 
 def said(role: Role, settings: RoleSettings) -> Role:
     """A role with what the configuration says of it."""
-    notes, problem, tools = list(role.notes), role.problem, role.tools
-    if settings.tools is not None:
-        try:
-            tools = intents(settings.tools)
-            problem = problem or ("" if tools else "roles.tools is empty; 'none' stands for no tools at all")
-        except ValueError as error:
-            problem = problem or str(error)
+    notes = list(role.notes)
+    tools = role.tools if settings.tools is None else intents(settings.tools)
     model, fork = settings.ref or role.model, settings.start_mode == "fork"
     if settings.provider and not settings.model:
         notes.append("provider says nothing without model")
     if fork and model:
         notes.append("a conversation that is handed on keeps its model; the one that is named is left out")
         model = ""
+    own = settings.budget
+    limits = {key: getattr(own, key) for key in own.model_fields_set} if own is not None else {}
     modes: list[Permission] = [mode for mode in (role.permission, settings.permission) if mode]
     return replace(
         role,
@@ -234,9 +240,13 @@ def said(role: Role, settings: RoleSettings) -> Role:
         model=model,
         effort=settings.effort or role.effort,
         permission=narrowest(*modes) if modes else "",
-        runner="fork" if fork else role.runner,
-        budget=Limits(**settings.budget.model_dump()) if settings.budget is not None else role.budget,
+        runner="fork" if fork else "" if "start_mode" in settings.model_fields_set and role.runner == "fork" else role.runner,
+        budget=replace(role.budget, **limits),
         digest=sha256(f"{role.digest} {settings.model_dump_json()}".encode()).hexdigest(),
         notes=tuple(notes),
-        problem=problem,
     )
+
+
+def beside(usual: Limits, own: Limits) -> Limits:
+    """The usual limits of which a role says nothing itself."""
+    return Limits(**{name: getattr(usual, name) for name in Limits.__slots__ if getattr(own, name) is None})

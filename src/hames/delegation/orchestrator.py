@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -12,6 +12,7 @@ from hames.content.errors import ConfigError
 from hames.delegation.plugin import DELEGATION, LEADING
 from hames.delegation.tool import Spending
 from hames.kernel import Context, plugin
+from hames.kernel.registry import matches
 from hames.prompts import PROMPTS
 from hames.tools import TOOLS
 
@@ -30,6 +31,7 @@ COORDINATION = (
 LEAD = (*ROLES, *CONTROL, *LOOKING, *COORDINATION)
 """The tools that a lead sees."""
 CODEGRAPH = "mcp:codegraph/*"
+RESERVED = ("subagent", "subagent_fork", "workflow", "ralph", "recall", "structured_output", *CONTROL)
 
 
 class RoleSettings(RowConfig):
@@ -101,28 +103,42 @@ class OrchestratorConfig(RowConfig):
         return value  # pyright: ignore[reportUnknownVariableType]
 
 
-def base(config: OrchestratorConfig) -> list[str]:
-    """The names of the lead's tools, before anybody looks what is there.
+class Surface(NamedTuple):
+    """The tools of the lead, before anybody looks what is there: names and patterns."""
 
-    :raises ConfigError: if none is left, or a role cannot be a tool.
+    allow: frozenset[str]
+    deny: frozenset[str]
+
+
+def surface(config: OrchestratorConfig) -> Surface:
+    """What the settings say that a lead sees.
+
+    :raises ConfigError: if they name a set that there is not, leave nothing, or a role cannot be a tool.
     """
-    from hames.delegation.role import NAME
+    from hames.delegation.role import CLAUDE_TOOLS, NAME, SETS, intents
 
-    names = [*(LEAD if config.tools is None else config.tools), *config.roles, *config.main_agent_extra]
-    taken = {*CONTROL, *LOOKING, *COORDINATION, "delegate", "subagent", "subagent_fork", "workflow", "ralph"}
-    for name in config.roles:
-        if not NAME.fullmatch(name) or name in taken or name.startswith("mcp__"):
-            raise ConfigError(f"{name[:64]!r} cannot be a role of the lead", remedy="small letters, digits, - and _, and no name of a tool")
-    kept = [name for name in dict.fromkeys(names) if name not in config.main_agent_remove and name not in config.roles_remove]
-    if config.tools == [] or not kept:
+    taken = {*CONTROL, *LOOKING, *COORDINATION, *CLAUDE_TOOLS.values(), *(name for names in SETS.values() for name in names), *RESERVED}
+    base = LEAD if config.tools is None else config.tools
+    try:
+        allow = frozenset(each.pattern for each in intents((*base, *config.roles, *config.main_agent_extra)))
+        deny = frozenset(each.pattern for each in intents(config.main_agent_remove)) | frozenset(config.roles_remove)
+        for name, settings in config.roles.items():
+            if name not in ROLES and (not NAME.fullmatch(name) or name in taken or name.startswith("mcp__")):
+                remedy = "small letters, digits, - and _, and no name of a tool"
+                raise ConfigError(f"roles.{name[:64]}: the lead has no room for a role of this name", remedy=remedy)
+            if settings.tools is not None and not intents(settings.tools):
+                raise ConfigError(f"roles.{name}.tools is empty", remedy="name at least one, say 'none', or leave it out")
+    except ValueError as error:
+        raise ConfigError(str(error), remedy="name tools, patterns, or one of the sets") from None
+    if config.tools == [] or not any(not matches(name, deny) for name in allow):
         raise ConfigError("the lead would have no tool at all", remedy="name at least one, or leave tools out for those that it comes with")
-    return kept
+    return Surface(allow, deny)
 
 
 @plugin(config=OrchestratorConfig, needs=(DELEGATION, TOOLS, AGENTS, PROMPTS), name="orchestrator")
 def orchestrator(ctx: Context, config: OrchestratorConfig) -> None:
     """Make the agents of users in this scope leads. Their children are not changed."""
-    base(config)
+    surface(config)
     service, agents = ctx.use(DELEGATION), ctx.use(AGENTS)
     made: list[Lead] = []
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hames.agents import Agent
 
 
 class Owing:
@@ -47,3 +50,25 @@ class Owing:
                 each.cancel()
             if late:
                 await asyncio.wait(late)
+
+
+async def rested(agent: Agent, owed: Callable[[], set[asyncio.Task[Any]]], stop: asyncio.Future[None] | None = None) -> bool:
+    """Wait until an agent rests and has heard the end of all that it has started; whether there was anything to wait for.
+
+    :param owed: what it is going to be told.
+    :param stop: do not wait any longer once this is done.
+    """
+    waited = False
+    stops = () if stop is None else (stop,)
+    while True:
+        await agent.idle()
+        if agent.finishing or any(each.done() for each in stops):
+            return waited
+        if left := owed():
+            waited = True
+            await asyncio.wait((*left, *stops), return_when=asyncio.FIRST_COMPLETED)
+            continue
+        if waited and agent.inbox.next_step:  # it was told of something without being woken
+            agent.wake()
+        if agent.status != "running":
+            return waited

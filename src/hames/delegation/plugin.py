@@ -5,7 +5,6 @@ What they need is imported when the first task is given: most conversations give
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,12 +78,13 @@ class Delegation:
 
     async def rest(self, agent: Agent) -> bool:
         """Wait until an agent rests and has been told the end of all that it has started; whether there was anything to wait for."""
-        waited = False
-        while self._made is not None and (owed := self._made.owing.of(agent.id)):
-            waited = True
-            await asyncio.wait(owed, return_when=asyncio.FIRST_COMPLETED)
+        if self._made is None:
             await agent.idle()
-        return waited
+            return False
+        from hames.delegation.owing import rested
+
+        made = self._made
+        return await rested(agent, lambda: made.owing.of(agent.id))
 
     def cancel(self, agent: Agent) -> None:
         """Ask all that an agent has started to end."""

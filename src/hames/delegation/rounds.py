@@ -66,7 +66,7 @@ def words(report: Mapping[str, Any], limit: int) -> str:
     lines += [f"Next: {each}" for each in report["next_steps"]]
     lines += [f"In the way: {report['blocker']}"] if str(report["blocker"]).strip() else []
     text = "\n".join(lines)
-    return text if len(text) <= limit else f"{text[: limit - 2]} …"
+    return text if len(text) <= limit else f"{text[: max(limit - 2, 0)]} …"[:limit]
 
 
 async def run(tasks: Tasks, config: RalphConfig, call: Invocation, given: Mapping[str, Any]) -> Output:
@@ -77,7 +77,7 @@ async def run(tasks: Tasks, config: RalphConfig, call: Invocation, given: Mappin
     agent = speaker(call)
     most = given.get("max_rounds", config.max_rounds)
     objective = given.get("objective")
-    if not isinstance(objective, str) or not objective.strip() or not isinstance(most, int) or not 0 < most <= config.max_rounds:
+    if not isinstance(objective, str) or not objective.strip() or type(most) is not int or not 0 < most <= config.max_rounds:
         raise ToolError(f"objective is a text, and max_rounds a number from 1 to {config.max_rounds}", "INVALID_ARGS")
     origin = tasks.origin(agent, call.call_id)
     name = config.runner or tasks.config.runner

@@ -154,7 +154,7 @@ class Strikes:
         if what == "done" and work.because != POOR:
             remedy = f"if its result is poor, say reason: {POOR!r} and what is missing; for other work leave after out"
             raise NotNow("REASON_NEEDED", f"{last.id} completed", remedy=remedy, at=last.id)
-        strikes = matter.strikes + (what == "done")
+        strikes = matter.strikes(poor=what == "done")
         if strikes >= rules.strikes:
             raise NotNow("STRUCK_OUT", f"{last.id} was attempt {len(matter.attempts)}, and {strikes} have failed", remedy=OVER, at=last.id)
         counts = matter.lifted < len(matter.attempts)
@@ -179,8 +179,8 @@ class Strikes:
         last, what = matter.last, matter.kind()
         advised = advice(matter, self.rules)
         counts = matter.lifted < len(matter.attempts)
-        if counts and matter.strikes >= self.rules.strikes:
-            raise NotNow("STRUCK_OUT", f"{matter.strikes} attempts of {last.thread} have failed", remedy=OVER, at=last.id)
+        if counts and matter.strikes() >= self.rules.strikes:
+            raise NotNow("STRUCK_OUT", f"{matter.strikes()} attempts of {last.thread} have failed", remedy=OVER, at=last.id)
         if what == "error" and counts:
             raise NotNow("FRESH_NEEDED", f"{last.id} ended with an error: {ended(last)}", remedy=advised, at=last.id)
         if what == "refusal" and alike(goal(last.spec), text):

@@ -66,8 +66,17 @@ def looked(host: Host, scope: Scope, directory: Path, tools: Tools) -> dict[str,
         "lead": surface,
         "agent": sized([*seen.values(), *own.values()]),
         "catalogue": sized(there.values()),
-        "roles": [result(roles[name][0], tools, scope, host) for name in names],
+        "roles": [
+            *(result(roles[name][0], tools, scope, host) for name in names),
+            *(nobody(name) for name in lead.config.roles if name not in roles and name not in removed),
+        ],
     }
+
+
+def nobody(name: str) -> dict[str, Any]:
+    """A role of which the settings speak and that there is not."""
+    why = "it has no file, and the settings say no tools of which one could be made"
+    return {"name": name, "usable": False, "problem": why, "path": f"orchestrator.roles.{name}"}
 
 
 def state(word: str, there: Mapping[str, Tool], removed: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hames.budget import Limits
 from hames.compose import Layer
 from hames.content.errors import ConfigError, HamesError, UsageError
 from hames.content.jsontext import dumps
+from hames.content.paths import SHIPPED
 from hames.content.visible import visible
 from hames.delegation import DELEGATION
 from hames.delegation.role import NAME, Role
@@ -52,7 +53,7 @@ def here(cwd: str, state_dir: str | None) -> tuple[Path, dict[str, list[Role]], 
     """A directory, the roles that count there, and whether those of the repository are among them."""
     directory = existing_directory(cwd, "--cwd")
     project = trusted(Trust(state_directory(state_dir) / "trust"), directory)
-    return directory, found(directory, project=project), project
+    return directory, found(directory, project=project, shipped=(SHIPPED / "roles",)), project
 
 
 def said(role: Role) -> dict[str, Any]:
@@ -97,8 +98,8 @@ def list_roles(cwd: str, as_json: bool, state_dir: str | None) -> None:
         what = f"CANNOT BE USED: {role.problem}" if role.problem else role.description
         others = f"  (before {', '.join(each.origin for each in every[1:])})" if len(every) > 1 else ""
         click.echo(f"{visible(name):<24} {role.origin:<10} {visible(what)[:120]}{others}")
-    if not roles:
-        click.echo("there are no roles; 'hames roles new NAME' makes one", err=True)
+    if all(every[0].origin == "shipped" for every in roles.values()):
+        click.echo("there are no roles but those that Hames comes with; 'hames roles new NAME' makes one", err=True)
     if not project and any((each / name).is_dir() for each in directories(directory) for name in (".hames/roles", ".claude/agents")):
         click.echo("hames: roles of this directory count for nothing until it is trusted; see 'hames trust show'", err=True)
 
@@ -130,12 +131,13 @@ def show(name: str, cwd: str, as_json: bool, state_dir: str | None) -> None:
 @json_option
 @state_option
 def check(names: tuple[str, ...], cwd: str, profile_name: str, patches: tuple[str, ...], as_json: bool, state_dir: str | None) -> int:
-    """Say which tools each ROLE would get now, and why not others: MCP servers are started, and have 15 seconds.
+    """Say which tools each ROLE would get now, and why not others: MCP servers are started, and have 15 seconds. Without ROLE all but
+    those that Hames comes with.
 
     Exit status 2 says that one of them cannot be used.
     """
     directory, roles, _ = here(cwd, state_dir)
-    wanted = {name: chosen(roles, name) for name in names} if names else {name: every[0] for name, every in roles.items()}
+    wanted = {name: chosen(roles, name) for name in names} if names else own(roles)
     results = asyncio.run(checked(state_directory(state_dir), directory, chosen_layers(profile_name, patches), wanted))
     if as_json:
         click.echo(json.dumps({"roles": results}, ensure_ascii=False))
@@ -146,6 +148,11 @@ def check(names: tuple[str, ...], cwd: str, profile_name: str, patches: tuple[st
         if not results:
             click.echo("there are no roles", err=True)
     return 0 if all(each["usable"] for each in results) else 2
+
+
+def own(roles: dict[str, list[Role]]) -> dict[str, Role]:
+    """The roles that somebody here has written."""
+    return {name: every[0] for name, every in roles.items() if every[0].origin != "shipped"}
 
 
 async def checked(state: Path, directory: Path, layers: Sequence[Layer], wanted: dict[str, Role]) -> list[dict[str, Any]]:
