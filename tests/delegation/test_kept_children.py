@@ -534,7 +534,7 @@ async def test_what_waits_in_an_interrupted_child_is_not_begun_by_a_notice_of_it
     bench.stage.free("kid")
     bench.stage.free("leaf")
     await bench.rest(lead)
-    assert bench.said(kid.id) == ["begin"] and bench.waiting(kid.id)[-1] == "a"
+    assert bench.said(kid.id) == ["begin"] and "a" in bench.waiting(kid.id)
     await bench.send(lead, thread, "b")
     await bench.rest(lead)
     assert bench.said(kid.id) == ["begin", "a", "b"]

@@ -238,6 +238,11 @@ class Agent:
     def finishing(self) -> bool:
         return self._finishing or self._closing
 
+    @property
+    def held(self) -> bool:
+        """Whether what waits is not begun before it is spoken to again."""
+        return self._held
+
     def defer(self, undo: Callable[[], Awaitable[None]], *, last: bool = False) -> None:
         """Await something when the agent is closed, in reverse order, before its session is given back.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 from hames.agents import Agent, Agents, TurnBegan, TurnEnd, TurnEnded
 from hames.content.errors import HamesError, KernelError
 from hames.content.finish import Usage
+from hames.content.jsontext import dumps
 from hames.content.messages import Message, Text
 from hames.delegation.failures import Fault
 from hames.delegation.outcome import Outcome, Status, UsageItem, bounded, failed
@@ -38,6 +40,7 @@ class Child:
         self._stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._over = False
         self._reminded = ""
+        self._given: list[Any] = []  # what was given for messages before the last one
         self._steps = 0
         self._spent: dict[str, Usage] = {}
         self._cost: float | None = 0.0
@@ -77,10 +80,12 @@ class Child:
                 self._stop.set_result(None)
 
     async def say(self, text: str) -> bool:
-        """Let a message wait for its turn. False if it is over already."""
+        """Let a message wait for its turn; one that waits there already, word for word, is not given twice. False if it is over already."""
         agent = self.agent
         if self._over or agent.finishing:
             return False
+        if any(item.message.text == text for item in agent.inbox.next_turn):
+            return True
         try:
             agent.send(text)
         except KernelError:
@@ -101,11 +106,10 @@ class Child:
                 await agent.session.barrier()
                 self._launch.accept()
             await self._rest()
-            while self._missed():
-                self._nudges -= 1
-                self._reminded = ", and was reminded of it"
-                agent.send(Message("user", (Text(NUDGE),), "harness"))
+            while self._missed() or self._more():
                 await self._rest()
+            if self._launch.spec.mode == "continuable":
+                await self._without_children()
         except asyncio.CancelledError:
             self.cancel("parent")
             await agent.idle()
@@ -119,11 +123,39 @@ class Child:
         await rested(self.agent, lambda: self._launch.owed(self.agent.id), self._stop)
 
     def _missed(self) -> bool:
-        """Whether it has ended without the result that it was asked for, and may be reminded of it."""
+        """Remind it where it has ended without the result that it was asked for; whether it has been."""
         capture, end = self._capture, self.agent.last
         if capture is None or end is None or not self._nudges or self._cancelled:
             return False
-        return end.reason == "completed" and not capture.done and not capture.gave_up
+        if end.reason != "completed" or capture.done or capture.gave_up:
+            return False
+        self._nudges -= 1
+        self._reminded = ", and was reminded of it"
+        self.agent.send(Message("user", (Text(NUDGE),), "harness"))
+        return True
+
+    def _more(self) -> bool:
+        """Go on with a message that has come while a result was given; whether there is one."""
+        agent, capture = self.agent, self._capture
+        if (
+            capture is None
+            or self._launch.spec.mode != "continuable"
+            or self._cancelled
+            or agent.held
+            or not (capture.done or capture.gave_up)
+            or not agent.inbox.next_turn
+        ):
+            return False
+        if capture.done:
+            self._given.append(capture.value)
+        capture.again()
+        agent.wake()
+        return True
+
+    async def _without_children(self) -> None:
+        """Wait for what it has started and keeps: the end of that is told when its conversation goes on."""
+        while (owed := self._launch.owed(self.agent.id)) and not self._cancelled:
+            await asyncio.wait((*owed, self._stop), return_when=asyncio.FIRST_COMPLETED)
 
     def _outcome(self, end: TurnEnd) -> Outcome:
         status, fault, code = classified(end)
@@ -149,6 +181,8 @@ class Child:
         outcome = replace(outcome, schema_valid=False, tries=capture.tries, raw=capture.raw or outcome.text)
         if not outcome.ok:
             return outcome
+        if self._given and not outcome.text:
+            outcome = replace(outcome, text=dumps(self._given[-1]))
         missed = failed("SCHEMA_MISSED", capture.gave_up or capture.wrong or f"it ended without giving a result{self._reminded}")
         return replace(outcome, status="invalid", fault=missed.fault, code=missed.code, diagnostic=missed.diagnostic)
 

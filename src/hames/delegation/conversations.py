@@ -7,7 +7,8 @@ takes up the session where it was left. Whoever started the first task, and a pe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -15,13 +16,16 @@ from hames.agents import AGENTS, Agent
 from hames.content.errors import BusyError, HamesError, NotFoundError, StorageError
 from hames.delegation.failures import Refused
 from hames.delegation.kept import Kept, kept_in, purged
-from hames.delegation.notices import waiting_in
+from hames.delegation.notices import received
+from hames.delegation.outcome import Outcome
 from hames.delegation.records import TaskRecord
 from hames.delegation.runner import Conversation, Origin
 from hames.delegation.service import Onward, Tasks
 from hames.delegation.task import Task
 from hames.kernel import Context
 from hames.policy.port import narrowest
+from hames.sessions.history import waiting
+from hames.sessions.plugin import check_whole
 from hames.tools import TOOLS
 
 ENDED = ("kept", "interrupted", "gone", "damaged")
@@ -94,7 +98,7 @@ class Conversations:
         self._ctx = ctx
         self._tasks = tasks
         self._kept = Kept(tasks.ledger, tasks.sessions)
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}  # with how many there are who want it
 
     async def send(self, name: str, text: str, origin: Origin, **more: Any) -> Sent:
         """Give a message to a conversation. It is kept when this returns, and is not given twice where this raises.
@@ -112,16 +116,26 @@ class Conversations:
             raise Refused("NOT_CONTINUABLE", f"task {first.id} kept no conversation", remedy="give the work anew, with what is known")
         if not text.strip():
             raise Refused("SPEC_INVALID", "the message is empty", remedy="say what is to be done")
-        lock = self._turns.setdefault(first.thread, asyncio.Lock())
         try:
-            async with lock:
+            async with self._alone(first.thread):
                 return await self._waits(first.thread, text) or await self._begins(first.thread, text, origin, more)
         except StorageError as error:
-            said = f"the message was not kept: {error.message}"
-            raise Refused("PERSISTENCE_UNAVAILABLE", said, remedy="see 'hames doctor'") from None
+            raise unkept(error) from None
+
+    @asynccontextmanager
+    async def _alone(self, thread: str) -> AsyncGenerator[None]:
+        """Nobody else changes a conversation meanwhile; whoever comes first is first."""
+        lock, users = self._turns.get(thread, (asyncio.Lock(), 0))
+        self._turns[thread] = lock, users + 1
+        try:
+            async with lock:
+                yield
         finally:
-            if not lock.locked():
-                self._turns.pop(first.thread, None)
+            lock, users = self._turns[thread]
+            if users > 1:
+                self._turns[thread] = lock, users - 1
+            else:
+                del self._turns[thread]
 
     async def _waits(self, thread: str, text: str) -> Sent | None:
         """Give it to the task that runs; None where none does."""
@@ -154,9 +168,9 @@ class Conversations:
         await asyncio.shield(task.accepted)
         if not task.was_accepted:
             outcome = await task.outcome()
-            busy = "SESSION_BUSY" in outcome.diagnostic
-            code = "CONVERSATION_BUSY" if busy else outcome.code or "LAUNCH_FAILED"
-            raise Refused(code, f"the message was not taken: {outcome.diagnostic}", remedy=f"see 'hames task show {task.id}'")
+            if origin.agent is not None:
+                await received(tasks, origin.agent, task.id)
+            raise not_taken(task, outcome)
         return Sent(thread, task.id, waits=False)
 
     def interrupt(self, name: str, by: Agent | None) -> str:
@@ -190,7 +204,7 @@ class Conversations:
                     continue
                 known.add(thread)
                 entry = self._entry(thread, records, parent, depth)
-                if entry.mode == "continuable" or entry.status not in ENDED:
+                if entry.mode == "continuable" or entry.status == "damaged" or entry.status not in ENDED:
                     found.append(entry)
                 if scope == "descendants" and entry.session:
                     add(entry.session, thread, depth + 1)
@@ -203,9 +217,10 @@ class Conversations:
 
         :raises Refused: ``CONVERSATION_BUSY`` while it runs, ``CONVERSATION_GONE`` where there is none.
         """
-        if any(record.outcome is None for record in self.thread(name)):
-            await self._tasks.recover()
-        return await self._kept.remove(name)
+        async with self._alone(self.thread(name)[0].thread):
+            if any(record.outcome is None for record in self.thread(name)):
+                await self._tasks.recover()
+            return await self._kept.remove(name)
 
     # looking
 
@@ -230,18 +245,15 @@ class Conversations:
         return found
 
     def _of(self, session: str) -> dict[str, list[TaskRecord]]:
-        threads: dict[str, list[TaskRecord]] = {}
-        for record in self._tasks.ledger.below(session):
-            threads.setdefault(record.thread, []).append(record)
-        return threads
+        ledger = self._tasks.ledger
+        return {thread: ledger.thread(thread) for thread in dict.fromkeys(record.thread for record in ledger.below(session))}
 
     def _entry(self, thread: str, records: Sequence[TaskRecord], parent: str, depth: int) -> Entry:
         tasks, live = self._tasks, self._live(thread)
-        full = [tasks.ledger.get(record.id) or record for record in records]
-        first, last = full[0], full[-1]
-        session, _ = kept_in(full)
+        first, last = records[0], records[-1]
+        session, _ = kept_in(records)
         outcome = last.outcome
-        costs = [record.outcome.cost for record in full if record.outcome is not None]
+        costs = [record.outcome.cost for record in records if record.outcome is not None]
         entry = Entry(
             thread,
             first.spec.title,
@@ -254,14 +266,14 @@ class Conversations:
             cost=None if None in costs else sum(each for each in costs if each is not None),
             session=session,
         )
-        damaged = sorted({name for record in full for name in record.damaged})
+        damaged = sorted({name for record in records for name in record.damaged})
         if damaged:
             return replace(entry, status="damaged", problem=f"the record of its {', '.join(damaged)} is damaged")
         if live is not None:
             entry = replace(entry, status="waiting" if live.state == "waiting" else "stopping" if live.state == "stopping" else "running")
         elif outcome is None or outcome.code == "HOST_DIED":
             entry = replace(entry, status="interrupted" if not tasks.ledger.store.owner.alive(last.owner) or outcome else "running")
-        if purged(full):
+        if purged(records):
             return replace(entry, status="gone")
         return self._weighed(entry) if session else entry
 
@@ -273,7 +285,9 @@ class Conversations:
             if agent is not None:
                 tokens, waits = agent.context.tokens(agent.session, 0), len(agent.inbox)
             else:
-                waits = waiting_in(self._tasks, entry.session)
+                events = self._tasks.sessions.read(entry.session)
+                check_whole(entry.session, events)
+                waits = len(waiting(events))
             return replace(entry, turns=turns, tokens=tokens, disk=self._kept.bytes_of(entry.session), waiting=waits)
         except NotFoundError:
             return replace(entry, status="gone" if entry.status in ENDED else entry.status)
@@ -294,3 +308,22 @@ class Conversations:
             return names
         home = origin.home or origin.scope
         return tuple(name for name in names if tools.registry.known(home, name)) or names
+
+
+def unkept(error: HamesError) -> Refused:
+    """A message that could not be kept."""
+    return Refused("PERSISTENCE_UNAVAILABLE", f"the message was not kept: {error.message}", remedy="see 'hames doctor'")
+
+
+def not_taken(task: Task, outcome: Outcome) -> Refused:
+    """Why a task that was to go on with a conversation has not begun."""
+    match task.error:
+        case StorageError():
+            return unkept(task.error)
+        case BusyError():
+            return Refused("CONVERSATION_BUSY", task.error.message, remedy=task.error.remedy)
+        case NotFoundError():
+            return Refused("CONVERSATION_GONE", task.error.message, remedy="give the work anew")
+        case _:
+            code = outcome.code or "LAUNCH_FAILED"
+            return Refused(code, f"the message was not taken: {outcome.diagnostic}", remedy=f"see 'hames task show {task.id}'")

@@ -136,6 +136,7 @@ class Drive:
             return starting.result()
         if task.cause:
             return self._stopped(Outcome("aborted", diagnostic=said(error), cost=0.0))
+        task.error = error
         self._tasks.contain(f"task {task.id}", error)
         return failed("LAUNCH_FAILED", f"{self._runner.name}: {said(error)}", cost=0.0)
 
@@ -195,6 +196,7 @@ class Drive:
         if error is not None:
             if task.cause:
                 return self._stopped(Outcome("aborted", diagnostic=said(error)))
+            task.error = error
             self._tasks.contain(f"task {task.id}", error)
             return failed("RUNNER_FAILED", f"{self._runner.name}: {said(error)}")
         outcome = result.result()

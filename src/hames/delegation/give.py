@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from hames.agents import Agent
-from hames.content.errors import HamesError
+from hames.content.errors import HamesError, StorageError
 from hames.content.messages import Text
 from hames.delegation.notices import headed, received, said
 from hames.delegation.outcome import Outcome
@@ -79,9 +80,17 @@ class Giving:
         return self.result(task, outcome, agent, call)
 
     async def _kept(self, task: Task, agent: Agent, call: Invocation) -> Output:
-        await task.accepted
+        try:
+            await asyncio.shield(task.accepted)
+        except asyncio.CancelledError:
+            task.cancel("parent")
+            await self._tasks.wait(task)
+            raise
         if not task.was_accepted:
-            return self.result(task, await task.outcome(), agent, call)
+            outcome = await task.outcome()
+            if isinstance(task.error, StorageError):
+                raise ToolError(f"the conversation cannot be kept: {outcome.diagnostic}", "PERSISTENCE_UNAVAILABLE")
+            return self.result(task, outcome, agent, call)
         text = f"{task.thread} has the work and runs while you go on; you are told when it comes to rest, and send_message goes on with it"
         return Output((Text(text),))
 

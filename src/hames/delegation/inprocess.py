@@ -55,7 +55,7 @@ class InProcess:
         models = self._ctx.host.get(MODELS, origin.home or origin.scope)
         if self.hands_on and not origin.session:
             raise NotFoundError("there is no conversation that could be handed on", remedy="use the runner spawn", code="SPEC_INVALID")
-        if self.hands_on and spec.directory and Path(spec.directory) != Path(origin.cwd):
+        if self.hands_on and spec.directory and Path(spec.directory).resolve() != Path(origin.cwd).resolve():
             raise NotFoundError("a conversation goes on in its own directory", remedy="use the runner spawn", code="SPEC_INVALID")
         ref = spec.model or origin.model or (models.default if models is not None else "")
         if models is not None:

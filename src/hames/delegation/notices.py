@@ -83,7 +83,7 @@ async def tell(tasks: Tasks, agent: Agent, task: str, text: str, path: Path | No
     """
     message = Message("user", (Text(text),), "harness")
     if not told(agent, task):
-        if wake and agent.status == "idle":
+        if wake and agent.status == "idle" and not agent.held:
             agent.steer(message)
         else:
             agent.inject(message)
@@ -105,7 +105,7 @@ async def tell_end(tasks: Tasks, task: Task, agent: Agent) -> None:
     outcome = await task.outcome()
     if not task.was_accepted or agent.finishing:  # the call itself has said so, or the session is told when it is resumed
         return
-    waits = 0 if outcome.ok else waiting_in(tasks, outcome.native)
+    waits = waiting_in(tasks, outcome.native)
     text, path = notice(task.id, task.spec, outcome, spill_of(agent, task.id), thread=task.thread, waiting=waits)
     lead = agent.ctx.host.get(LEADING, agent.scope)
     advice = lead().strikes.advice(agent, task.id) if lead is not None else ""

@@ -72,6 +72,12 @@ class Capture:
         at.on(ToolEnded, self._ended)
         at.on(Assemble, self._instruct, order=-LAST)
 
+    def again(self) -> None:
+        """Take another result: a further message has come."""
+        self._staged, self.done, self.value = None, False, None
+        self.tries, self.wrong, self.raw, self.gave_up = 0, "", "", ""
+        self._agent.unfinish()
+
     async def _instruct(self, call: Assemble, proceed: Callable[[Assemble], Awaitable[Assembly]]) -> Assembly:
         assembly = await proceed(call)
         return replace(assembly, sections=[*assembly.sections, Section(NAME, LAST, INSTRUCTION)])

@@ -28,6 +28,7 @@ class Task:
     :ivar resume: the conversation that it goes on with, as its runner named it; empty for a new one.
     :ivar pinned: what its conversation was started with; empty for a new one.
     :ivar was_accepted: whether what it was given is kept in its conversation.
+    :ivar error: what its runner raised last.
     :ivar accepted: done once what it was given is kept, or it has ended.
     :ivar left_behind: whether something of it may still run.
     :ivar touched: when something happened last, by the clock of the event loop.
@@ -68,6 +69,7 @@ class Task:
         self.resume = resume
         self.pinned = pinned
         self.was_accepted = False
+        self.error: BaseException | None = None
         self.epoch = 1
         self.state: State = "intended"
         self.waiting: Waiting = ""

@@ -112,7 +112,7 @@ class Jobs:
         since, wakes = agent.memory.get("wakes", (-1, 0))
         wakes = wakes if since == spoken else 0
         try:
-            if agent.status == "running":
+            if agent.status == "running" or agent.held:
                 agent.inject(message)
             elif wakes < self.config.max_wakes:
                 agent.memory["wakes"] = (spoken, wakes + 1)
