@@ -198,7 +198,7 @@ class Bench:
         for agent in agents:
             await self.agents.dispose(agent)
         assert self.agents.live == {} and self.tasks.live == {}
-        assert self.tasks.owing._owed == {} and self.conversations._turns == {}
+        assert self.tasks.owing._owed == {} and self.conversations._turns._wanted == {}
 
 
 @pytest.fixture

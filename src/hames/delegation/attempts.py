@@ -1,13 +1,15 @@
 """The attempts at one piece of work, and what may follow them.
 
-Attempts are linked: each later one names the one before it. What became of the last one says what may come next; it is looked at before
-anything starts, and what is refused never begins. All of it is read from the ledger, so it holds after a restart.
+Attempts are linked: each later one names the one before it. What became of them says what may come next; it is looked at before anything
+starts, and what is refused never begins. All of it is read from the ledger, so it holds after a restart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from hames.delegation import report
@@ -23,10 +25,14 @@ UNRELATED = "unrelated"
 """Said instead of an attempt: this is other work."""
 MARK = "\n\n--- Earlier attempts at this ---\n"
 """What is carried along stands behind this in a prompt."""
-CARRIED = 6000
-"""Bytes of what is carried along."""
 STRIKES = frozenset[Kind](("poor", "error", "too-long", "refusal"))
 OPEN = STRIKES | frozenset[Kind](("aborted", "interrupted", "unknown"))
+OLDER, POINTS = 4, 8
+"""Attempts before the last one that the next is told of, and points that are missing."""
+LINE, SAID = 240, 2000
+"""Bytes of a line of what is carried along, and of what the last attempt said."""
+CARRIED = 12_000
+"""Bytes of what is carried along, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +52,35 @@ def goal(spec: TaskSpec) -> str:
     return spec.prompt.partition(MARK)[0]
 
 
+def said_alone(text: str) -> str:
+    """What somebody asks for, without what looks as if it were carried along."""
+    return text.replace(MARK.strip(), "")
+
+
 def place(spec: TaskSpec) -> tuple[str, str]:
     """Where a task works."""
-    return spec.isolation, spec.directory
+    return spec.isolation, real(spec.directory)
+
+
+@cache
+def real(directory: str) -> str:
+    return os.path.realpath(directory)
+
+
+def kind(record: TaskRecord) -> Kind:
+    """What became of an attempt."""
+    outcome = record.outcome
+    if outcome is None:
+        return "unknown" if record.damaged else "running"
+    if outcome.ok:
+        return "error" if report.failed(record.spec, outcome) else "done"
+    match outcome.status:
+        case "refusal" | "aborted" | "interrupted" | "unknown":
+            return outcome.status
+        case "max-tokens" | "budget" | "invalid":
+            return "too-long"
+        case _:
+            return "error"
 
 
 @dataclass(slots=True)
@@ -65,51 +97,59 @@ class Matter:
     def last(self) -> TaskRecord:
         return self.attempts[-1]
 
-    def kind(self, n: int = -1) -> Kind:
-        """What became of an attempt; one that a later one calls poor is."""
-        record = self.attempts[n]
-        found = kind(record)
-        poor = any(each.spec.after == record.id and each.spec.because == POOR for each in self.attempts)
-        return "poor" if found == "done" and poor else found
+    def kinds(self) -> list[Kind]:
+        """What became of each attempt; one that a later one calls poor is."""
+        poor = {each.spec.after for each in self.attempts if each.spec.because == POOR}
+        return ["poor" if kind(each) == "done" and each.id in poor else kind(each) for each in self.attempts]
 
-    def counted(self, *, poor: bool = False) -> list[int]:
-        """The attempts that count: those since a person has spoken, and since the work was done.
+    def counted(self, *, poor: bool = False) -> list[tuple[TaskRecord, Kind]]:
+        """The attempts that count, with what became of them: those since a person has spoken, and since the work itself was done.
 
         :param poor: what the last one did is not what it says.
         """
-        ends = range(len(self.attempts) - poor)
-        done = max((n + 1 for n in ends if self.kind(n) == "done"), default=0)
-        return list(range(max(done, self.lifted), len(self.attempts)))
+        kinds = self.kinds()
+        if poor and kinds[-1] == "done":
+            kinds[-1] = "poor"
+        first = self.lifted
+        for n, each in enumerate(self.attempts):
+            if kinds[n] == "done" and n and all(kinds[m] not in OPEN or self._alike(each, self.attempts[m]) for m in range(first, n)):
+                first = n + 1
+        return [(self.attempts[n], kinds[n]) for n in range(max(first, self.lifted), len(self.attempts))]
+
+    @staticmethod
+    def _alike(one: TaskRecord, other: TaskRecord) -> bool:
+        return alike(goal(one.spec), goal(other.spec))
 
     def strikes(self, *, poor: bool = False) -> int:
         """How many of those have failed."""
-        last = len(self.attempts) - 1
-        return sum(self.kind(n) in STRIKES or (poor and n == last) for n in self.counted(poor=poor))
+        return sum(what in STRIKES for _, what in self.counted(poor=poor))
 
     @property
     def open(self) -> bool:
-        """Whether its last attempt has failed, and nobody has spoken since."""
-        return self.lifted < len(self.attempts) and self.kind() in OPEN
+        """Whether one of them has failed, and nothing has come of the work since."""
+        return any(what in OPEN for _, what in self.counted())
+
+    @property
+    def standing(self) -> tuple[TaskRecord, Kind]:
+        """The attempt that says what may come next: the last one, but for one that did something else."""
+        kinds = self.kinds()
+        if kinds[-1] == "done":
+            failed = [each for each in self.counted() if each[1] in OPEN]
+            if failed:
+                return failed[-1]
+        return self.last, kinds[-1]
+
+    def counts(self, record: TaskRecord) -> bool:
+        """Whether an attempt counts."""
+        return any(each.id == record.id for each, _ in self.counted())
+
+    def is_lifted(self, record: TaskRecord) -> bool:
+        """Whether a person has spoken after an attempt."""
+        return any(each.id == record.id for each in self.attempts[: self.lifted])
 
     def tried(self, text: str) -> int:
         """How many attempts that count had this goal."""
-        return sum(alike(goal(self.attempts[n].spec), text) for n in self.counted())
-
-
-def kind(record: TaskRecord) -> Kind:
-    """What became of an attempt."""
-    outcome = record.outcome
-    if outcome is None:
-        return "unknown" if "outcome" in record.damaged else "running"
-    if outcome.ok:
-        return "error" if report.failed(record.spec, outcome) else "done"
-    match outcome.status:
-        case "refusal" | "aborted" | "interrupted" | "unknown":
-            return outcome.status
-        case "max-tokens" | "budget" | "invalid":
-            return "too-long"
-        case _:
-            return "error"
+        return sum(alike(goal(each.spec), text) for each, _ in self.counted())
 
 
 def matters(records: Iterable[TaskRecord], heard: Callable[[TaskRecord], bool]) -> list[Matter]:
@@ -130,27 +170,54 @@ def matters(records: Iterable[TaskRecord], heard: Callable[[TaskRecord], bool]) 
         known.attempts.append(record)
         of[record.id] = of[record.thread] = of[told] = known
     for matter in found:
-        while matter.lifted < len(matter.attempts) and kind(matter.attempts[matter.lifted]) != "running":
-            if not heard(matter.attempts[matter.lifted]):
-                break
+        while matter.lifted < len(matter.attempts) and heard(matter.attempts[matter.lifted]):
             matter.lifted += 1
     return found
 
 
 def carried(matter: Matter, missing: Sequence[str]) -> str:
-    """What the next attempt is told of those before it."""
+    """What the next attempt is told of those before it; of long ones the part that says what to do differently."""
     lines: list[str] = []
-    for n, record in enumerate(matter.attempts):
-        outcome = record.outcome
-        lines.append(f"Attempt {n + 1}, task {record.id} ({record.spec.role or 'no role'}): {ended(record)}.")
-        if outcome is not None:
-            said = report.words(outcome.value) if report.asked(record.spec) and outcome.schema_valid else outcome.text
-            room = CARRIED // 2 if n == len(matter.attempts) - 1 else CARRIED // 8
-            lines += [bounded(f"It said: {said}", room)] if said else []
-        lines += [f"What was missing then: {point}" for point in record.spec.missing]
-    lines += [f"What is missing: {point}" for point in missing]
+    before, last = matter.attempts[:-1], matter.last
+    if len(before) > OLDER:
+        lines.append(f"There were {len(before) - OLDER} attempts before these.")
+    for n in range(max(0, len(before) - OLDER), len(before)):
+        lines.append(bounded(f"Attempt {n + 1}, {told(before[n])}", LINE))
+        lines += (bounded(line, LINE) for line in (*failure(before[n]), *said_short(before[n])))
+    lines.append(bounded(f"Attempt {len(before) + 1}, the last one, {told(last)}", LINE))
+    lines += (bounded(line, LINE) for line in failure(last))
+    if last.outcome is not None and (said := result(last)):
+        lines.append(bounded(f"It said: {said}", SAID))
+    lines += (bounded(f"What was missing before it: {point}", LINE) for point in last.spec.missing[:POINTS])
+    lines += (bounded(f"What is missing: {point}", LINE) for point in list(missing)[:POINTS])
     lines.append("Do not begin from nothing: take up what there is, and do not repeat what failed.")
-    return bounded("\n".join(lines), CARRIED)
+    return "\n".join(lines)
+
+
+def told(record: TaskRecord) -> str:
+    return f"task {record.id} ({record.spec.role or 'no role'}): {ended(record)}."
+
+
+def failure(record: TaskRecord) -> Iterator[str]:
+    """What an attempt says was in its way."""
+    outcome = record.outcome
+    if outcome is not None and report.failed(record.spec, outcome):
+        yield from report.in_the_way(outcome.value)
+
+
+def result(record: TaskRecord) -> str:
+    """What an attempt did, in its own words."""
+    outcome = record.outcome
+    if outcome is None:
+        return ""
+    if report.asked(record.spec) and outcome.schema_valid:
+        return report.done(outcome.value)
+    return outcome.text or outcome.raw
+
+
+def said_short(record: TaskRecord) -> Iterator[str]:
+    if said := " ".join(result(record)[: 4 * LINE].split()):
+        yield f"It said: {said}"
 
 
 def ended(record: TaskRecord) -> str:
@@ -166,19 +233,18 @@ def ended(record: TaskRecord) -> str:
 
 def advice(matter: Matter, rules: Rules) -> str:
     """What whoever gave the work may do next, once its last attempt has ended; empty where nothing is to be said."""
-    last, name = matter.last, matter.last.id
-    what = matter.kind()
+    record, what = matter.standing
     if what in ("done", "running"):
         return ""
     if matter.strikes() >= rules.strikes:
         return OVER
-    again = f"with after: {name!r}"
+    again = f"with after: {matter.last.id!r}"
     match what:
         case "error":
-            lack = report.lacks(last.spec, last.outcome) if last.outcome is not None else ""
+            lack = report.lacks(record.spec, record.outcome) if record.outcome is not None else ""
             if lack:
-                return f"It lacks {lack}: give the work to another role {again}, or do it yourself."
-            if matter.tried(goal(last.spec)) > rules.retries:
+                return f"It lacks {lack[:LINE]}: give the work to another role {again}, or do it yourself."
+            if matter.tried(goal(record.spec)) > rules.retries:
                 return f"Change the goal, give it to another role {again}, or do it yourself."
             return f"You may give it once more, as a fresh task, {again}."
         case "too-long":
@@ -189,13 +255,10 @@ def advice(matter: Matter, rules: Rules) -> str:
             return f"Give it again only if it was ended by accident, {again} and reason: {ACCIDENT!r}."
         case "interrupted":
             return f"Its process ended: give it again {again}, or go on with its conversation where it is kept."
+        case "poor":
+            return f"You may give it once more {again}."
         case _:
             return "Nobody knows what it has done: look yourself before you give it again, and ask the user."
 
 
 OVER = "It has failed as often as it may. Do not give it again: tell the user what failed, why, and what you have tried."
-
-
-def same(one: TaskSpec, text: str) -> bool:
-    """Whether a goal is, word for word, that of a task."""
-    return normal(goal(one)) == normal(text)

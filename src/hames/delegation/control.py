@@ -33,9 +33,7 @@ def control(ctx: Context, config: None) -> None:
 
         agent = speaker(call)
         try:
-            origin = service.tasks.origin(agent, call.call_id)
-            more = await service.judged(agent, agent_id, message)
-            sent = await conversations().send(agent_id, message, origin, **more)
+            sent = await service.send(agent, call.call_id, agent_id, message)
         except HamesError as error:
             raise told(error) from None
         call.note("sent", {"call": call.call_id, "thread": sent.thread, "task": sent.task})

@@ -7,8 +7,7 @@ takes up the session where it was left. Whoever started the first task, and a pe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from hames.delegation.records import TaskRecord
 from hames.delegation.runner import Conversation, Origin
 from hames.delegation.service import Onward, Tasks
 from hames.delegation.task import Task
+from hames.delegation.turns import Turns
 from hames.kernel import Context
 from hames.policy.port import narrowest
 from hames.sessions.history import waiting
@@ -98,7 +98,7 @@ class Conversations:
         self._ctx = ctx
         self._tasks = tasks
         self._kept = Kept(tasks.ledger, tasks.sessions)
-        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}  # with how many there are who want it
+        self._turns = Turns()
 
     async def send(self, name: str, text: str, origin: Origin, **more: Any) -> Sent:
         """Give a message to a conversation. It is kept when this returns, and is not given twice where this raises.
@@ -117,25 +117,10 @@ class Conversations:
         if not text.strip():
             raise Refused("SPEC_INVALID", "the message is empty", remedy="say what is to be done")
         try:
-            async with self._alone(first.thread):
+            async with self._turns.of(first.thread):
                 return await self._waits(first.thread, text) or await self._begins(first.thread, text, origin, more)
         except StorageError as error:
             raise unkept(error) from None
-
-    @asynccontextmanager
-    async def _alone(self, thread: str) -> AsyncGenerator[None]:
-        """Nobody else changes a conversation meanwhile; whoever comes first is first."""
-        lock, users = self._turns.get(thread, (asyncio.Lock(), 0))
-        self._turns[thread] = lock, users + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._turns[thread]
-            if users > 1:
-                self._turns[thread] = lock, users - 1
-            else:
-                del self._turns[thread]
 
     async def _waits(self, thread: str, text: str) -> Sent | None:
         """Give it to the task that runs; None where none does."""
@@ -217,7 +202,7 @@ class Conversations:
 
         :raises Refused: ``CONVERSATION_BUSY`` while it runs, ``CONVERSATION_GONE`` where there is none.
         """
-        async with self._alone(self.thread(name)[0].thread):
+        async with self._turns.of(self.thread(name)[0].thread):
             if any(record.outcome is None for record in self.thread(name)):
                 await self._tasks.recover()
             return await self._kept.remove(name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hames.agents import Agent
 from hames.budget import Limits
 from hames.content.errors import HamesError
 from hames.content.jsontext import as_list_of_texts, as_object
@@ -48,10 +49,18 @@ class Delegating(Giving):
             raise ToolError("the arguments are not valid:\n" + "\n".join(wrong), "INVALID_ARGS")
         try:
             origin = self._tasks.origin(agent, call.call_id)
+            self._not_a_leads(agent, given.get("role", ""))
             spec = self._spec(given, self._role(given, origin))
         except HamesError as error:
             raise told(error) from None
-        return await self.give(call, agent, spec, origin)
+        return await self.carry(call, agent, await self.begin(call, spec, origin))
+
+    def _not_a_leads(self, agent: Agent, role: str) -> None:
+        """
+        :raises Refused: if an agent leads that has a tool for the role: what it gives that way is judged.
+        """
+        if role and agent.memory.get("lead") is not None and role in agent.memory.get("role tools", {}):
+            raise Refused("GRANT_EXCEEDED", f"{role} has a tool of its own here", remedy=f"call {role}")
 
     def _role(self, given: Mapping[str, Any], origin: Origin) -> Role | None:
         roles = self._tasks.roles(origin).get(given.get("role", ""), []) if given.get("role") else []

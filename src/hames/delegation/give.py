@@ -56,14 +56,13 @@ class Giving:
         if task := self._told.pop((agent.id, call), ""):
             self._tasks.spawn(received(self._tasks, agent, task))
 
-    async def give(self, call: Invocation, agent: Agent, spec: TaskSpec, origin: Origin) -> Output:
-        """Give a task away.
+    async def begin(self, call: Invocation, spec: TaskSpec, origin: Origin) -> Task:
+        """Take a task on for a call. Its intent is on disk when this returns.
 
         :raises ToolError: if it may not begin; its code is one of the table of failures.
         """
-        tasks = self._tasks
         try:
-            task = await tasks.start(spec, origin)
+            task = await self._tasks.start(spec, origin)
         except HamesError as error:
             raise told(error) from None
         try:
@@ -71,12 +70,16 @@ class Giving:
         except HamesError:
             task.cancel("parent")
             raise
-        if spec.mode == "background":
+        return task
+
+    async def carry(self, call: Invocation, agent: Agent, task: Task) -> Output:
+        """Wait for a task that has begun, or let it run meanwhile, as it says itself."""
+        if task.spec.mode == "background":
             return await self._in_background(task, agent, call)
-        if spec.mode == "continuable":
+        if task.spec.mode == "continuable":
             return await self._kept(task, agent, call)
         with agent.waiting("child"):
-            outcome = await tasks.wait(task)
+            outcome = await self._tasks.wait(task)
         return self.result(task, outcome, agent, call)
 
     async def _kept(self, task: Task, agent: Agent, call: Invocation) -> Output:

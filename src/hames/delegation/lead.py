@@ -17,7 +17,7 @@ from hames.content.paths import SHIPPED
 from hames.content.schema import violations
 from hames.content.visible import visible
 from hames.delegation import report
-from hames.delegation.attempts import REASONS, UNRELATED, Rules
+from hames.delegation.attempts import REASONS, UNRELATED, Rules, real, said_alone
 from hames.delegation.dress import of
 from hames.delegation.give import Giving, speaker, told
 from hames.delegation.orchestrator import LEAD, ROLES, OrchestratorConfig, RoleSettings, surface
@@ -157,18 +157,21 @@ class Lead(Giving):
         kept = settings.background_mode == "continuable"
         if wrong := violations(given, parameters(kept)):
             raise ToolError("the arguments are not valid:\n" + "\n".join(wrong), "INVALID_ARGS")
-        try:
-            origin = self._tasks.origin(agent, call.call_id)
-            role = chosen(self._tasks.roles(origin), name)
-            missing = as_list_of_texts(given.get("missing", []))
-            work = Work(name, given["prompt"], (SHARED, origin.cwd), given.get("after", ""), given.get("reason", ""), missing)
-            more = await self.strikes.judge(agent, work)
-        except HamesError as error:
-            raise told(error) from None
         mode: Mode = "continuable" if kept else "background" if given.get("run_in_background") else "foreground"
         label = labelled(settings.name or name, given["description"])
-        spec = TaskSpec(work.goal, label, role=name, schema=report.SCHEMA, budget=beside(self._budget, role.budget), mode=mode)
-        return await self.give(call, agent, replace(spec, **more), origin)
+        missing = as_list_of_texts(given.get("missing", []))
+        async with self.strikes.turn(agent):
+            try:
+                origin = self._tasks.origin(agent, call.call_id)
+                role = chosen(self._tasks.roles(origin), name)
+                where, goal = (SHARED, real(origin.cwd)), said_alone(given["prompt"])
+                work = Work(name, goal, where, given.get("after", ""), given.get("reason", ""), missing)
+                more = await self.strikes.judge(agent, work)
+            except HamesError as error:
+                raise told(error) from None
+            spec = TaskSpec(goal, label, role=name, schema=report.SCHEMA, budget=beside(self._budget, role.budget), mode=mode)
+            task = await self.begin(call, replace(spec, **more), origin)
+        return await self.carry(call, agent, task)
 
 
 def mask(ctx: Context, config: OrchestratorConfig) -> Mask:

@@ -103,6 +103,14 @@ class OrchestratorConfig(RowConfig):
         return value  # pyright: ignore[reportUnknownVariableType]
 
 
+def may_be_role(name: str) -> bool:
+    """Whether the tool of a role may have this name: it is no tool of another kind."""
+    from hames.delegation.role import CLAUDE_TOOLS, NAME, SETS
+
+    taken = {*CONTROL, *LOOKING, *COORDINATION, *CLAUDE_TOOLS.values(), *(name for names in SETS.values() for name in names), *RESERVED}
+    return name in ROLES or (bool(NAME.fullmatch(name)) and name not in taken and not name.startswith("mcp__"))
+
+
 class Surface(NamedTuple):
     """The tools of the lead, before anybody looks what is there: names and patterns."""
 
@@ -115,15 +123,14 @@ def surface(config: OrchestratorConfig) -> Surface:
 
     :raises ConfigError: if they name a set that there is not, leave nothing, or a role cannot be a tool.
     """
-    from hames.delegation.role import CLAUDE_TOOLS, NAME, SETS, intents
+    from hames.delegation.role import intents
 
-    taken = {*CONTROL, *LOOKING, *COORDINATION, *CLAUDE_TOOLS.values(), *(name for names in SETS.values() for name in names), *RESERVED}
     base = LEAD if config.tools is None else config.tools
     try:
         allow = frozenset(each.pattern for each in intents((*base, *config.roles, *config.main_agent_extra)))
         deny = frozenset(each.pattern for each in intents(config.main_agent_remove)) | frozenset(config.roles_remove)
         for name, settings in config.roles.items():
-            if name not in ROLES and (not NAME.fullmatch(name) or name in taken or name.startswith("mcp__")):
+            if not may_be_role(name):
                 remedy = "small letters, digits, - and _, and no name of a tool"
                 raise ConfigError(f"roles.{name[:64]}: the lead has no room for a role of this name", remedy=remedy)
             if settings.tools is not None and not intents(settings.tools):

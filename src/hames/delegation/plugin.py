@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ from hames.toolkit.project import directories, user_directory
 from hames.tools import TOOLS
 
 if TYPE_CHECKING:
-    from hames.delegation.conversations import Conversations
+    from hames.delegation.conversations import Conversations, Sent
     from hames.delegation.lead import Lead
     from hames.delegation.role import Role
     from hames.delegation.service import Tasks
@@ -92,13 +92,18 @@ class Delegation:
             if task.origin.agent is agent:
                 task.cancel("user")
 
-    async def judged(self, agent: Agent, name: str, text: str) -> dict[str, Any]:
-        """What the next task of a conversation has to say of the one before it, where this composition judges that.
+    async def send(self, agent: Agent, call: str, name: str, text: str) -> Sent:
+        """Give a message of an agent to a conversation, where this composition lets it.
 
-        :raises Refused: if the message must not be given.
+        :raises Refused: if it was not taken.
         """
-        lead = self.ctx.host.get(LEADING, agent.scope)
-        return {} if lead is None else await lead().strikes.judge_message(agent, self.conversations.thread(name), text)
+        origin, lead = self.tasks.origin(agent, call), self.ctx.host.get(LEADING, agent.scope)
+        if lead is None:
+            return await self.conversations.send(name, text, origin)
+        strikes = lead().strikes
+        async with strikes.turn(agent):
+            more = await strikes.judge_message(agent, self.conversations.thread(name), text)
+            return await self.conversations.send(name, text, origin, **more)
 
     async def close(self) -> None:
         if self._made is not None:

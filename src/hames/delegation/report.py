@@ -37,11 +37,20 @@ def asked(spec: TaskSpec) -> bool:
     return spec.schema is not None and dict(spec.schema) == SCHEMA
 
 
-def words(value: Any) -> str:
-    """A report as whoever asked for it reads it."""
+def done(value: Any) -> str:
+    """What a report says was done."""
+    return str(as_object(value).get("result", ""))
+
+
+def in_the_way(value: Any) -> list[str]:
+    """What a report says was in the way, a line each."""
     found = as_object(value)
-    lines = [f"{head}: {found[name]}" for name, head in LINES.items() if found.get(name)]
-    return "\n".join([str(found.get("result", "")), *lines])
+    return [f"{head}: {found[name]}" for name, head in LINES.items() if found.get(name)]
+
+
+def words(value: Any) -> str:
+    """A report as whoever asked for it reads it: what is in the way first, since a long result is shown by its head."""
+    return "\n".join([*in_the_way(value), done(value)])
 
 
 def failed(spec: TaskSpec, outcome: Outcome) -> bool:

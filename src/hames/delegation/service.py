@@ -16,6 +16,7 @@ from hames.content.clock import Clock
 from hames.content.errors import HamesError, StorageError
 from hames.content.paths import SHIPPED
 from hames.delegation.admission import admit
+from hames.delegation.attending import Attending
 from hames.delegation.drive import Drive, said
 from hames.delegation.events import TaskBegan, TaskEnded, TaskSaid
 from hames.delegation.failures import Refused
@@ -35,8 +36,6 @@ from hames.kernel import Context, Registry
 from hames.sessions import Sessions
 from hames.toolkit.project import trusted
 from hames.trust import TRUST
-
-ATTEND = 0.25  # seconds between looks at who wants something to end, and at what has changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +94,8 @@ class Tasks:
         self._count = count(1)
         self._started: dict[str, int] = {}
         self._watched: set[str] = set()
-        self._dirty: dict[str, Task] = {}
         self._others: set[asyncio.Task[Any]] = set()
-        self._attending: asyncio.Task[None] | None = None
+        self._attending = Attending(ledger, self.live, self.contain)
         self._recovered: asyncio.Task[None] | None = None
         self._closing = False
         self.owing = Owing(self.contain)
@@ -151,7 +149,7 @@ class Tasks:
             self.owing.add(origin.session, telling)
         task.driver = asyncio.create_task(self._drive(task), name=f"task {task.id}")
         task.driver.add_done_callback(lambda _: self._driven(task))
-        self._attend()
+        self._attending.begin()
         try:
             await asyncio.shield(task.intended)
         except asyncio.CancelledError:
@@ -325,7 +323,7 @@ class Tasks:
     async def _publish(self, task: Task, outcome: Outcome) -> None:
         """Record the outcome, then tell it."""
         task.meter.close()
-        self._dirty.pop(task.id, None)
+        self._attending.settled(task)
         try:
             liveness = "undetermined" if outcome.code == "NOT_CLOSED" or task.left_behind else "ended"
             await self.ledger.settle(task.id, task.epoch, outcome, liveness=liveness, cause=task.cause)
@@ -385,30 +383,7 @@ class Tasks:
     def _changed(self, task: Task) -> None:
         if task.state == "stopping":
             self.cancel_below(task)
-        self._dirty[task.id] = task
-
-    def _attend(self) -> None:
-        if self._attending is None or self._attending.done():
-            self._attending = asyncio.create_task(self._attend_while_live(), name="tasks are attended")
-
-    async def _attend_while_live(self) -> None:
-        while self.live and not self._closing:
-            await asyncio.sleep(ATTEND)
-            try:
-                wanted = self.ledger.stops()
-                for id, cause in wanted:
-                    if id in self.live:
-                        self.live[id].cancel(cause or "user", "somebody asked for it with 'hames task cancel'")
-                self.ledger.acknowledge(id for id, _ in wanted)
-                self._write_states()
-            except Exception as error:
-                self._ctx.host.contain("looking after tasks", error)
-
-    def _write_states(self) -> None:
-        dirty, self._dirty = self._dirty, {}
-        for task in dirty.values():
-            if not task.settled and task.state != "intended":
-                self.ledger.update(task.id, task.epoch, task.state, waiting=task.waiting, cause=task.cause)
+        self._attending.changed(task)
 
     async def recover(self) -> None:
         """Settle the tasks of processes that have died, as interrupted; once at a time."""
@@ -421,9 +396,7 @@ class Tasks:
         """End every task and wait for it."""
         self._closing = True
         await self._end_all(list(self.live.values()), "shutdown")
-        if self._attending is not None:
-            self._attending.cancel()
-            await asyncio.wait((self._attending,))
+        await self._attending.close()
         await self.owing.settled(self.config.grace)
         if self._others:
             _, late = await asyncio.wait(self._others, timeout=self.config.grace)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
 from hames.agents import Agent
 from hames.content.errors import HamesError
-from hames.content.messages import ToolResult
 from hames.delegation import report
 from hames.delegation.attempts import (
     ACCIDENT,
@@ -22,15 +22,19 @@ from hames.delegation.attempts import (
     carried,
     ended,
     goal,
+    kind,
     matters,
     place,
 )
 from hames.delegation.failures import Refused
-from hames.delegation.goal import alike
-from hames.delegation.notices import heading
+from hames.delegation.goal import alike, normal, related
+from hames.delegation.heard import Heard
 from hames.delegation.records import REFUSED, TaskRecord
 from hames.delegation.service import Tasks
+from hames.delegation.turns import Turns
 
+SMALLER = 0.8
+"""Part of a goal that was too long up to which another one is smaller."""
 IN_A_ROW = 4
 """Different pieces of work of one role that fail one after another, from which on it gets no more."""
 
@@ -51,17 +55,34 @@ class Work(NamedTuple):
     missing: tuple[str, ...] = ()
 
 
+class NotNow(Refused):
+    """Something must not begin because of an attempt.
+
+    :param at: the attempt where that is noted; empty for none.
+    """
+
+    def __init__(self, code: str, message: str, *, remedy: str, at: str = "") -> None:
+        super().__init__(code, message, remedy=remedy)
+        self.at = at
+
+
 class Strikes:
-    """Judges what one conversation gives to roles."""
+    """Judges what conversations give to roles."""
 
     def __init__(self, tasks: Tasks, rules: Rules) -> None:
         self._tasks = tasks
+        self._turns = Turns()
         self.rules = rules
 
+    def turn(self, agent: Agent) -> AbstractAsyncContextManager[None]:
+        """While work of an agent is judged, and until its intent is on disk, no other work of it is: calls of one answer run beside
+        each other."""
+        return self._turns.of(agent.id)
+
     def matters(self, agent: Agent) -> list[Matter]:
-        """The pieces of work that an agent has given, with what became of them."""
-        records = [record for record in self._tasks.ledger.below(agent.id) if record.spec.role]
-        return matters(records, Heard(agent))
+        """The pieces of work that an agent has given, with what became of them; a damaged record may be of any."""
+        records = [record for record in self._tasks.ledger.below(agent.id) if record.spec.role or record.damaged]
+        return matters(records, Heard(self._tasks.sessions.read(agent.id)))
 
     def advice(self, agent: Agent, task: str) -> str:
         """What an agent may do after a task that has ended."""
@@ -73,9 +94,8 @@ class Strikes:
 
         :raises Refused: if it must not begin; that is noted at the attempt before it.
         """
-        every = self.matters(agent)
         try:
-            matter = self._judged(every, work)
+            matter = self._judged(self.matters(agent), work)
         except NotNow as error:
             await self._note(error)
             raise
@@ -90,15 +110,16 @@ class Strikes:
         :raises Refused: if the message must not be given.
         """
         last = thread[-1]
-        found = next((each for each in self.matters(agent) if any(record.id == last.id for record in each.attempts)), None)
-        if found is None or found.last.outcome is None:
+        every = self.matters(agent)
+        found = next((each for each in every if any(record.id == last.id for record in each.attempts)), None)
+        if found is None:
             return {}
         try:
-            self._may_go_on(found, text)
+            self._may_go_on(every, found, last, text)
         except NotNow as error:
             await self._note(error)
             raise
-        return {"after": last.id} if found.kind() != "done" else {}
+        return {"after": last.id} if kind(last) not in ("done", "running") else {}
 
     async def _note(self, error: NotNow) -> None:
         """Note at an attempt what was not begun after it."""
@@ -112,92 +133,109 @@ class Strikes:
         """The piece of work that this is a further attempt at; None for a new one."""
         if work.because and work.because not in REASONS:
             raise NotNow("REASON_NEEDED", f"there is no reason {work.because!r}", remedy=f"reasons are {', '.join(REASONS)}")
-        if work.after and work.after != UNRELATED:
-            matter = named(every, work.after)
-            self._may_follow(matter, work)
-            return matter
-        if work.because:
+        matter = named(every, work.after) if work.after and work.after != UNRELATED else None
+        if work.because and matter is None:
             raise NotNow("ATTEMPT_UNNAMED", f"reason {work.because!r} speaks of an attempt", remedy="name it with after")
-        for matter in every:
-            if matter.kind() == "refusal" and matter.last.spec.role == work.role and alike(goal(matter.last.spec), work.goal):
-                raise NotNow(
-                    "SAME_WORK", f"{work.role} has refused this ({matter.last.id})", remedy=advice(matter, self.rules), at=matter.last.id
-                )
-        here = [matter for matter in every if matter.open and place(matter.last.spec) == work.where]
-        role = [matter for matter in here if matter.last.spec.role == work.role]
+        self._not_refused(every, work.role, work.goal)
+        if matter is not None:
+            self._may_follow(matter, work)
+        here = [each for each in every if place(each.last.spec) == work.where and each is not matter]
+        self._not_running(here, work)
+        mine = [each for each in here if each.open and of_role(each, work.role)]
+        same = [each for each in here if each.open and any(alike(goal(one.spec), work.goal) for one in each.attempts)]
+        if matter is not None:
+            if same:
+                raise self._unnamed(same, f"this is also the work of {same[-1].last.id}: name that one")
+            return matter
         if work.after == UNRELATED:
-            for matter in role:
-                if any(alike(goal(each.spec), work.goal) for each in matter.attempts):
-                    said = f"this is the work of {matter.last.id}, which has failed"
-                    raise NotNow("SAME_WORK", said, remedy=advice(matter, self.rules), at=matter.last.id)
-            if len(role) >= IN_A_ROW:
-                raise NotNow("STRUCK_OUT", f"{len(role)} pieces of work of {work.role} have failed", remedy=OVER, at=role[-1].last.id)
+            for each in here:
+                if each.open and any(related(goal(one.spec), work.goal) for one in each.attempts):
+                    said = f"this looks like the work of {each.last.id}, which has failed"
+                    raise NotNow("SAME_WORK", said, remedy=advice(each, self.rules), at=each.last.id)
+            if len(mine) >= IN_A_ROW:
+                raise NotNow("STRUCK_OUT", f"{len(mine)} pieces of work of {work.role} have failed", remedy=OVER, at=mine[-1].last.id)
             return None
-        blocking = role or [matter for matter in here if any(alike(goal(each.spec), work.goal) for each in matter.attempts)]
-        if blocking:
-            last = blocking[-1].last
-            names = ", ".join(f"{each.last.id} ({each.last.spec.title}: {ended(each.last)})" for each in blocking[-5:])
+        if blocking := mine or same:
             remedy = f"if this is another attempt, name the one before it with after; if it is other work, say after: {UNRELATED!r}"
-            raise NotNow("ATTEMPT_UNNAMED", f"work of this conversation has failed and stands open: {names}", remedy=remedy, at=last.id)
+            raise self._unnamed(blocking, remedy)
         return None
+
+    def _unnamed(self, blocking: Sequence[Matter], remedy: str) -> NotNow:
+        names = ", ".join(f"{each.last.id} ({each.last.spec.title}: {ended(each.last)})" for each in blocking[-5:])
+        said = f"work of this conversation has failed and stands open: {names}"
+        return NotNow("ATTEMPT_UNNAMED", said, remedy=remedy, at=blocking[-1].last.id)
+
+    def _not_refused(self, every: Sequence[Matter], role: str, text: str) -> None:
+        """
+        :raises Refused: if the role has refused this, whenever that was.
+        """
+        for matter in every:
+            for record in matter.attempts:
+                if record.spec.role == role and kind(record) == "refusal" and alike(goal(record.spec), text):
+                    remedy = "change what you ask for, give it to another role, or do it yourself"
+                    raise NotNow("SAME_WORK", f"{role} has refused this ({record.id})", remedy=remedy, at=record.id)
+
+    def _not_running(self, here: Sequence[Matter], work: Work) -> None:
+        """
+        :raises Refused: if somebody works on the very same.
+        """
+        for matter in here:
+            last = matter.last
+            if kind(last) == "running" and last.spec.role == work.role and normal(goal(last.spec)) == normal(work.goal):
+                raise NotNow("STILL_RUNNING", f"{last.id} works on this", remedy="wait for its end, or end it first", at=last.id)
 
     def _may_follow(self, matter: Matter, work: Work) -> None:
         """
         :raises Refused: if another attempt must not be made so.
         """
-        rules, last, what = self.rules, matter.last, matter.kind()
+        rules, last = self.rules, matter.last
+        record, what = matter.standing
+        counts = matter.counts(record)
         advised = advice(matter, rules)
-        if what == "running":
+        if kind(last) == "running":
             raise NotNow("STILL_RUNNING", f"{last.id} still runs", remedy="wait for its end, or end it first", at=last.id)
         if work.because == POOR and not [point for point in work.missing if point.strip()]:
             raise NotNow("REASON_NEEDED", "a result that is poor lacks something", remedy="say what, in missing", at=last.id)
         if what == "done" and work.because != POOR:
             remedy = f"if its result is poor, say reason: {POOR!r} and what is missing; for other work leave after out"
             raise NotNow("REASON_NEEDED", f"{last.id} completed", remedy=remedy, at=last.id)
-        strikes = matter.strikes(poor=what == "done")
+        strikes = matter.strikes(poor=work.because == POOR)
         if strikes >= rules.strikes:
             raise NotNow("STRUCK_OUT", f"{last.id} was attempt {len(matter.attempts)}, and {strikes} have failed", remedy=OVER, at=last.id)
-        counts = matter.lifted < len(matter.attempts)
-        if what == "refusal" and work.role == last.spec.role and alike(goal(last.spec), work.goal):
-            raise NotNow("SAME_WORK", f"{work.role} has refused this", remedy=advised, at=last.id)
-        if what == "aborted" and counts and work.because != ACCIDENT:
-            raise NotNow("REASON_NEEDED", f"somebody ended {last.id}", remedy=advised, at=last.id)
-        if what == "unknown" and counts:
-            raise NotNow("STRUCK_OUT", f"nobody knows what {last.id} has done", remedy=advised, at=last.id)
-        if what == "too-long" and counts and alike(goal(last.spec), work.goal) and len(work.goal) > 0.8 * len(goal(last.spec)):
-            raise NotNow("SAME_WORK", f"{last.id} did not get to its end with as much as this", remedy=advised, at=last.id)
-        if what == "error" and counts and last.outcome is not None and work.role == last.spec.role:
-            if lack := report.lacks(last.spec, last.outcome):
-                raise NotNow("TOOL_LACKING", f"{work.role} lacks {lack}", remedy=advised, at=last.id)
+        if not counts:
+            return
+        if what == "aborted" and work.because != ACCIDENT:
+            raise NotNow("REASON_NEEDED", f"somebody ended {record.id}", remedy=advised, at=record.id)
+        if what == "unknown":
+            raise NotNow("STRUCK_OUT", f"nobody knows what {record.id} has done", remedy=advised, at=record.id)
+        before = goal(record.spec)
+        if what == "too-long" and alike(before, work.goal) and len(normal(work.goal)) > SMALLER * len(normal(before)):
+            raise NotNow("SAME_WORK", f"{record.id} did not get to its end with as much as this", remedy=advised, at=record.id)
+        if what == "error" and record.outcome is not None and work.role == record.spec.role:
+            if lack := report.lacks(record.spec, record.outcome):
+                raise NotNow("TOOL_LACKING", f"{work.role} lacks {lack[:400]}", remedy=advised, at=record.id)
             if matter.tried(work.goal) > rules.retries:
-                raise NotNow("SAME_WORK", f"this was tried {matter.tried(work.goal)} times", remedy=advised, at=last.id)
+                raise NotNow("SAME_WORK", f"this was tried {matter.tried(work.goal)} times", remedy=advised, at=record.id)
 
-    def _may_go_on(self, matter: Matter, text: str) -> None:
+    def _may_go_on(self, every: Sequence[Matter], matter: Matter, last: TaskRecord, text: str) -> None:
         """
         :raises Refused: if a conversation must not go on with a message.
         """
-        last, what = matter.last, matter.kind()
-        advised = advice(matter, self.rules)
-        counts = matter.lifted < len(matter.attempts)
-        if counts and matter.strikes() >= self.rules.strikes:
+        advised, what = advice(matter, self.rules), kind(last)
+        self._not_refused(every, last.spec.role, text)
+        if what == "running" or matter.is_lifted(last):
+            return
+        if matter.strikes() >= self.rules.strikes:
             raise NotNow("STRUCK_OUT", f"{matter.strikes()} attempts of {last.thread} have failed", remedy=OVER, at=last.id)
-        if what == "error" and counts:
+        if what == "error":
             raise NotNow("FRESH_NEEDED", f"{last.id} ended with an error: {ended(last)}", remedy=advised, at=last.id)
-        if what == "refusal" and alike(goal(last.spec), text):
-            raise NotNow("SAME_WORK", f"{last.thread} has refused this", remedy=advised, at=last.id)
-        if what == "unknown" and counts:
+        if what == "unknown":
             raise NotNow("STRUCK_OUT", f"nobody knows what {last.id} has done", remedy=advised, at=last.id)
 
 
-class NotNow(Refused):
-    """Something must not begin because of an attempt.
-
-    :param at: the attempt where that is noted; empty for none.
-    """
-
-    def __init__(self, code: str, message: str, *, remedy: str, at: str = "") -> None:
-        super().__init__(code, message, remedy=remedy)
-        self.at = at
+def of_role(matter: Matter, role: str) -> bool:
+    """Whether an attempt that counts was given to a role; of a damaged one nobody knows."""
+    return any(record.spec.role == role or "task" in record.damaged for record, _ in matter.counted())
 
 
 def named(every: Sequence[Matter], name: str) -> Matter:
@@ -210,29 +248,3 @@ def named(every: Sequence[Matter], name: str) -> Matter:
             return matter
     known = ", ".join(matter.last.id for matter in every[-10:]) or "none"
     raise NotNow("ATTEMPT_UNKNOWN", f"this conversation has made no attempt {name[:64]!r}", remedy=f"there are {known}")
-
-
-class Heard:
-    """Whether a person has spoken after the end of a task was told."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._answered: dict[str, int] = {}
-        self._told: list[tuple[int, str]] = []
-        self._spoke = -1
-        for n, (_, message) in enumerate(agent.session.messages):
-            if message.source == "user":
-                self._spoke = n
-            elif message.source == "harness":
-                self._told.append((n, message.text))
-            for block in message.blocks:
-                if isinstance(block, ToolResult):
-                    self._answered[block.call_id] = n
-
-    def __call__(self, record: TaskRecord) -> bool:
-        if record.spec.mode == "foreground":
-            at = self._answered.get(record.call, -1)
-        else:
-            at = next((n for n, text in self._told if heading(record.id).strip() in text), -1)
-            if at < 0:
-                at = self._answered.get(record.call, -1)
-        return record.outcome is not None and self._spoke > at

@@ -54,7 +54,8 @@ async def workspaces(ctx: Context, config: WorkspacesConfig) -> AsyncGenerator[N
         lease = await service.acquire(call.directory)
         generation = None
         try:
-            preset = call.spec.preset or remembered(call.spec.resume) or chosen(lease.directory, base.environment)
+            usual = remembered(call.spec.resume) if call.spec.resume else chosen(lease.directory, base.environment)
+            preset = call.spec.preset or usual
             generation = await lease.join(preset) if preset and preset != NONE else None
             scope = generation.scope if generation is not None else lease.scope
             agent = await proceed(replace(call, spec=replace(call.spec, parent=scope)))
@@ -69,9 +70,9 @@ async def workspaces(ctx: Context, config: WorkspacesConfig) -> AsyncGenerator[N
         return agent
 
     def remembered(session: str) -> str:
-        """The preset that a session stood in when it was worked on last."""
-        name = sessions.remembered(session, PRESET) if session and sessions is not None else None
-        return name if isinstance(name, str) else ""
+        """The preset that a session stood in when it was worked on last: what was chosen since is for new ones."""
+        name = sessions.remembered(session, PRESET) if sessions is not None else None
+        return name if isinstance(name, str) else NONE
 
     base, sessions = ctx.use(BASE), ctx.find(SESSIONS)
     ctx.provide(WORKSPACES, service)

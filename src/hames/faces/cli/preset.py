@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from hames.compose import Layer
-from hames.compose.rows import ID
 from hames.content.errors import NotFoundError, UsageError
 from hames.content.paths import SHIPPED
 from hames.content.visible import visible
@@ -20,7 +19,7 @@ from hames.faces.cli.preset_check import examined, lines
 from hames.toolkit.project import trusted
 from hames.trust import Trust
 from hames.trust.executes import PRESETS
-from hames.workspaces.choice import LONGEST, NONE, choose, chosen, places, preset_file
+from hames.workspaces.choice import EVERYWHERE, NONE, choose, chosen, forget, is_name, listed, places, preset_file
 from hames.workspaces.service import canonical
 
 cwd_option = click.option("--cwd", metavar="DIR", default=".", help="The directory that it is for (default: this one).")
@@ -69,14 +68,18 @@ def description(path: Path) -> str:
     return first.lstrip("#").strip() if first.startswith("#") else ""
 
 
-def listed(found: Sequence[Path]) -> dict[str, list[Path]]:
-    """The files of each name, the one that counts first."""
-    every: dict[str, list[Path]] = {}
-    for place in found:
-        for path in sorted(place.glob("*.yaml")):
-            if ID.fullmatch(path.stem) and len(path.stem) <= LONGEST:
-                every.setdefault(path.stem, []).append(path)
-    return dict(sorted(every.items()))
+def file_of(name: str, directory: Path, found: Sequence[Path]) -> Path:
+    """The file of a preset.
+
+    :raises NotFoundError: if there is none of that name, or it counts for nothing yet.
+    """
+    try:
+        return preset_file(name, found)
+    except NotFoundError as error:
+        if is_name(name) and directory / PRESETS not in found and (directory / PRESETS / f"{name}.yaml").is_file():
+            said = f"preset {name} of this directory counts for nothing until it is trusted"
+            raise NotFoundError(said, remedy="see 'hames trust show'", code=error.code) from None
+        raise
 
 
 @command.command("list")
@@ -115,7 +118,7 @@ def list_presets(cwd: str, as_json: bool, state_dir: str | None) -> None:
 def show(name: str, cwd: str, as_json: bool, state_dir: str | None) -> None:
     """Show the file of PRESET. 'hames preset check' shows what it comes to."""
     directory, found = here(cwd, state_dir)
-    path = preset_file(name, found)
+    path = file_of(name, directory, found)
     text = path.read_text("utf-8", "replace")
     if as_json:
         members = {"name": name, "origin": origin(path, directory), "path": str(path), "description": description(path), "text": text}
@@ -148,7 +151,8 @@ def check(name: str, cwd: str, profile_name: str, patches: tuple[str, ...], as_j
     Exit status 2 says that a role cannot be used.
     """
     directory, found = here(cwd, state_dir)
-    preset_file(name, found)
+    if name != NONE:
+        file_of(name, directory, found)
     return report(directory, name, chosen_layers(profile_name, patches), as_json, state_dir)
 
 
@@ -172,7 +176,9 @@ def use(
 ) -> int:
     """Let new agents of a directory have PRESET; 'none' for no preset. Sessions that there are keep what they have."""
     directory, found = here(cwd, state_dir)
-    path = None if name == NONE else preset_file(name, found)
+    path = None if name == NONE else file_of(name, directory, found)
+    if everywhere and path is not None and origin(path, directory) == "workspace":
+        raise UsageError(f"preset {name} is one of this repository, and is nowhere else", remedy="leave --everywhere out")
     if dry_run:
         return report(directory, name, chosen_layers(profile_name, patches), as_json, state_dir)
     kept = choose(None if everywhere else directory, name, os.environ)
@@ -195,13 +201,17 @@ def use(
 @state_option
 def new(name: str, cwd: str, base: str, for_user: bool, state_dir: str | None) -> None:
     """Make a file for PRESET that changes another one: it holds the differences, and never a copy."""
-    if not ID.fullmatch(name) or len(name) > LONGEST or name == NONE:
+    if not is_name(name):
         raise UsageError(f"{visible(name[:80])!r} is no name of a preset", remedy="use letters, digits, '_', '.' and '-'")
     directory, found = here(cwd, state_dir)
     place = places(directory, os.environ, trusted=False)[0] if for_user else directory / PRESETS
     taken = place / f"{name}.yaml"
     below = [each for each in found if each / f"{base}.yaml" != taken]
-    path = preset_file(base, below)
+    path = file_of(base, directory, below)
+    if for_user and origin(path, directory) == "workspace":
+        raise UsageError(
+            f"{path} is somebody else's, and yours cannot follow it", remedy="leave --user out, or name another one with --from"
+        )
     named = f"shipped:presets/{base}.yaml" if path.parent == SHIPPED / "presets" else os.path.relpath(path, place)
     if not for_user and origin(path, directory) == "user":
         raise UsageError(
@@ -223,21 +233,17 @@ def new(name: str, cwd: str, base: str, for_user: bool, state_dir: str | None) -
 def remove(name: str, cwd: str, state_dir: str | None) -> None:
     """Remove the file of PRESET; what comes with Hames stays. Sessions that stand in it go on with --preset none, or another one."""
     directory, found = here(cwd, state_dir)
-    every = [*found, directory / PRESETS]
-    paths = [place / f"{name}.yaml" for place in every if place != SHIPPED / "presets" and (place / f"{name}.yaml").is_file()]
-    if not ID.fullmatch(name) or not paths:
+    places_of_own = [place for place in dict.fromkeys((*found, directory / PRESETS)) if place != SHIPPED / "presets"]
+    paths = [path for place in places_of_own if is_name(name) and (path := place / f"{name}.yaml").is_file()]
+    if not paths:
         preset_file(name, found)
         raise UsageError(f"preset {name} comes with Hames", remedy="'hames preset use none' lets new agents have none")
     paths[0].unlink()
     click.echo(f"removed {paths[0]}")
-    try:
-        preset_file(name, found)
-    except NotFoundError:
-        if chosen(directory, os.environ) == name:
-            choose(directory, "", os.environ)
-            if chosen(directory, os.environ) == name:
-                choose(None, "", os.environ)
-            click.echo("it was chosen here; new agents have no preset now", err=True)
+    if name not in listed(found):
+        for place in forget(name, os.environ):
+            where = "everywhere" if place == EVERYWHERE else f"in {visible(place)}"
+            click.echo(f"it was chosen {where}; new agents there have no preset now", err=True)
 
 
 @command.command("import")
@@ -252,7 +258,7 @@ def import_preset(file: Path, name: str, dry_run: bool, as_json: bool) -> None:
     """
     from hames.faces.cli.paoding import imported, write
 
-    if not ID.fullmatch(name) or len(name) > LONGEST or name == NONE:
+    if not is_name(name):
         raise UsageError(f"{visible(name[:80])!r} is no name of a preset", remedy="use letters, digits, '_', '.' and '-'")
     found = imported(file.read_text("utf-8", "replace"), str(file), name)
     written = [] if dry_run else write(found)
