@@ -314,15 +314,15 @@ def test_after_a_kill_every_child_at_every_level_goes_on_with_its_own_parent(pla
 def test_a_second_kill_in_the_middle_of_going_on_loses_and_doubles_nothing(place: Place) -> None:
     lead, known = killed_tree(place)
     ids = {name: each["thread"] for name, each in known.items()}
-    go_on = {"calls": [sending(ids["top"], "again"), sending(ids["other"], "again")]}
-    place.script("lead", {"text": "Hello."}, go_on, go_on, *TEXTS)
+    go_on, more = ({"calls": [sending(ids[name], text) for name in ("top", "other")]} for text in ("again", "and again"))
+    place.script("lead", {"text": "Hello."}, go_on, more, *TEXTS)
     place.script("top", SLEEP, *TEXTS)
     place.script("middle", SLEEP, *TEXTS)
     place.resume(lead, dies="after Conversations send 2")
     place.resume(lead)
     for name in ("top", "other"):
         session = known[name]["session"]
-        assert place.said(session) == ["begin", "first", "second", "again", "again"] and place.waits(session) == []
+        assert place.said(session) == ["begin", "first", "second", "again", "and again"] and place.waits(session) == []
         own = [record for record in place.tasks() if record.thread == ids[name]]
         assert [place.notices(lead)[record.id] for record in own] == [1] * len(own)
         assert len(own) == 3

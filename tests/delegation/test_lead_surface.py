@@ -202,13 +202,14 @@ async def test_the_persona_says_how_work_is_given_and_what_follows_a_failure(roo
         assert f": delegate to {name}." in system
     for word in ("error:", "too long", "refusal:", "aborted:", "completed and poor:", "interrupted:"):
         assert word in system
+    system = " ".join(system.split())
     for word in (
         "todo_write",
         "glob, grep, read",
         "user alone",
         "context small",
-        "do not send it twice",
-        "After two failures stop",
+        "wait for its notice",
+        "failed as often as it may, stop",
         "after",
     ):
         assert word in system

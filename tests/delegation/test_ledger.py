@@ -973,7 +973,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(who=st.integers(0, 1))
     def hears(self, who: int) -> None:
         ledger = self.ledgers[who]
-        wanted = {id: each.stop for id, each in self.known.items() if each.stop and not each.heard and each.owner == who}
+        wanted = {
+            id: each.stop for id, each in self.known.items() if each.stop and not each.heard and each.owner == who and each.outcome is None
+        }
         assert dict(ledger.stops()) == wanted
         ledger.acknowledge(wanted)
         self.do(ledger.store.control.flush())

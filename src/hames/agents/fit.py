@@ -83,7 +83,7 @@ class Fit:
             asked = [*messages, (-1, Message("user", (Text(INSTRUCTION),), "harness"))]
             finish = await self._asking.attempt(agent, watch, asked, aside=True)
             if finish.usage is not None:
-                meter.count(finish.usage, agent.model()[0].cost)
+                meter.count(finish.usage, agent.model()[0].cost, agent.model_ref)
             if finish.reason in ("stop", "tool-calls"):
                 return "".join(block.text for block in finish.blocks if isinstance(block, Text))
             if finish.failure is None or finish.failure.kind != "context-overflow":

@@ -54,6 +54,13 @@ class Inbox:
         self.taken += 1
         self.heard += item.message.source == "user"
 
+    def forget(self, text: str) -> None:
+        """Take back the newest message for a turn with this text: it could not be kept."""
+        for index in range(len(self.next_turn) - 1, -1, -1):
+            if self.next_turn[index].message.text == text:
+                del self.next_turn[index]
+                return
+
     def keep(self) -> None:
         """Log what is not yet: it is not taken at once after all.
 
@@ -83,6 +90,7 @@ class Inbox:
         try:
             self.keep()
         finally:
+            self._parked += [item for item in self.next_step if item.message.source == "harness"]
             self.next_step.clear()
             del self.next_turn[:1]
 

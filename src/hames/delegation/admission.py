@@ -137,8 +137,8 @@ def as_role(spec: TaskSpec, role: Role, origin: Origin) -> tuple[TaskSpec, list[
     home, masks = origin.home or origin.scope, list[Mask]()
     if both and tools is not None and own is not None:
         masks.append(own_mask(own, tools, home, origin.grant))
-    if role.without:
-        masks.append(Mask(deny=frozenset(role.without)))
+    if tools is not None and (without := [name for name in role.without if tools.registry.known(home, name)]):
+        masks.append(Mask(deny=frozenset(without)))
     return made, masks
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Literal
 
 from hames.delegation import report
-from hames.delegation.goal import alike, normal
+from hames.delegation.goal import alike, covers, normal
 from hames.delegation.outcome import bounded
-from hames.delegation.records import TaskRecord
+from hames.delegation.records import MESSAGE, TaskRecord
 from hames.delegation.spec import TaskSpec
 
 Kind = Literal["running", "done", "poor", "error", "too-long", "refusal", "aborted", "interrupted", "unknown"]
@@ -52,9 +52,21 @@ def goal(spec: TaskSpec) -> str:
     return spec.prompt.partition(MARK)[0]
 
 
+def goals(record: TaskRecord) -> list[str]:
+    """All that a task was asked for: its goal, and messages that came while it ran."""
+    return [goal(record.spec), *(str(receipt.data.get("text", "")) for receipt in record.receipts if receipt.kind == MESSAGE)]
+
+
+def asked_alike(record: TaskRecord, text: str) -> bool:
+    """Whether a task was asked for the same as a text asks."""
+    return any(alike(each, text) for each in goals(record))
+
+
 def said_alone(text: str) -> str:
     """What somebody asks for, without what looks as if it were carried along."""
-    return text.replace(MARK.strip(), "")
+    while MARK.strip() in text:
+        text = text.replace(MARK.strip(), "")
+    return text
 
 
 def place(spec: TaskSpec) -> tuple[str, str]:
@@ -62,7 +74,7 @@ def place(spec: TaskSpec) -> tuple[str, str]:
     return spec.isolation, real(spec.directory)
 
 
-@cache
+@lru_cache(256)
 def real(directory: str) -> str:
     return os.path.realpath(directory)
 
@@ -112,13 +124,14 @@ class Matter:
             kinds[-1] = "poor"
         first = self.lifted
         for n, each in enumerate(self.attempts):
-            if kinds[n] == "done" and n and all(kinds[m] not in OPEN or self._alike(each, self.attempts[m]) for m in range(first, n)):
+            if kinds[n] == "done" and n and all(kinds[m] not in OPEN or self._does(each, self.attempts[m]) for m in range(first, n)):
                 first = n + 1
         return [(self.attempts[n], kinds[n]) for n in range(max(first, self.lifted), len(self.attempts))]
 
     @staticmethod
-    def _alike(one: TaskRecord, other: TaskRecord) -> bool:
-        return alike(goal(one.spec), goal(other.spec))
+    def _does(one: TaskRecord, other: TaskRecord) -> bool:
+        """Whether one that is done did the work of another."""
+        return covers(goal(one.spec), goal(other.spec))
 
     def strikes(self, *, poor: bool = False) -> int:
         """How many of those have failed."""
@@ -149,7 +162,7 @@ class Matter:
 
     def tried(self, text: str) -> int:
         """How many attempts that count had this goal."""
-        return sum(alike(goal(each.spec), text) for each, _ in self.counted())
+        return sum(asked_alike(each, text) for each, _ in self.counted())
 
 
 def matters(records: Iterable[TaskRecord], heard: Callable[[TaskRecord], bool]) -> list[Matter]:

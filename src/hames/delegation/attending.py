@@ -45,7 +45,7 @@ class Attending:
                 for id, cause in wanted:
                     if id in self._live:
                         self._live[id].cancel(cause or "user", "somebody asked for it with 'hames task cancel'")
-                self._ledger.acknowledge(id for id, _ in wanted)
+                self._ledger.acknowledge(id for id, _ in wanted if id in self._live)
                 self._write()
             except Exception as error:  # recorded: the next look tries again
                 self._contain("looking after tasks", error)

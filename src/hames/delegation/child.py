@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hames.agents import Agent, Agents, TurnBegan, TurnEnd, TurnEnded
-from hames.content.errors import HamesError, KernelError
+from hames.content.errors import HamesError, KernelError, StorageError
 from hames.content.finish import Usage
 from hames.content.jsontext import dumps
 from hames.content.messages import Message, Text
@@ -84,25 +84,37 @@ class Child:
         agent = self.agent
         if self._over or agent.finishing:
             return False
-        if any(item.message.text == text for item in agent.inbox.next_turn):
-            return True
+        if not self._has(text):
+            try:
+                agent.send(text)
+                agent.inbox.keep()
+            except KernelError:
+                return False
         try:
-            agent.send(text)
-        except KernelError:
-            return False
-        agent.inbox.keep()
-        await agent.session.barrier()
+            await agent.session.barrier()
+        except StorageError:
+            agent.inbox.forget(text)  # nobody was told that it has this
+            raise
         return True
 
-    def interrupt(self) -> None:
+    def _has(self, text: str) -> bool:
+        """Whether a message waits there already, word for word."""
+        return any(item.message.text == text for item in self.agent.inbox.next_turn)
+
+    def interrupt(self) -> bool:
+        running = self.agent.status == "running"
         self.agent.interrupt()
+        return running
 
     async def result(self) -> Outcome:
         agent = self.agent
         try:
             if not self._cancelled:
-                agent.send(self._prompt)
-                agent.inbox.keep()
+                if self._has(self._prompt):  # it was given before a crash, and whoever gave it does not know
+                    agent.wake()
+                else:
+                    agent.send(self._prompt)
+                    agent.inbox.keep()
                 await agent.session.barrier()
                 self._launch.accept()
             await self._rest()

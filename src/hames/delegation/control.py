@@ -33,7 +33,8 @@ def control(ctx: Context, config: None) -> None:
 
         agent = speaker(call)
         try:
-            sent = await service.send(agent, call.call_id, agent_id, message)
+            with agent.waiting("child"):
+                sent = await service.send(agent, call.call_id, agent_id, message)
         except HamesError as error:
             raise told(error) from None
         call.note("sent", {"call": call.call_id, "thread": sent.thread, "task": sent.task})
@@ -42,7 +43,7 @@ def control(ctx: Context, config: None) -> None:
         return f"{sent.thread} goes on with it as task {sent.task}; you are told when it has come to rest"
 
     @tool("delegate")
-    def interrupt_agent(agent_id: str, *, call: Invocation) -> str:
+    async def interrupt_agent(agent_id: str, *, call: Invocation) -> str:
         """Stop what an agent below you does now. What waits in it stays until you send it a message; what it has started goes on.
 
         :param agent_id: its name, as list_agents shows it.
@@ -56,7 +57,7 @@ def control(ctx: Context, config: None) -> None:
             raise told(error) from None
 
     @tool("delegate")
-    def list_agents(scope: Literal["children", "descendants"] = "children", *, call: Invocation) -> str:
+    async def list_agents(scope: Literal["children", "descendants"] = "children", *, call: Invocation) -> str:
         """List the agents that you have started: those that run, and those that are kept for further messages.
 
         :param scope: 'descendants' also lists those that they have started.

@@ -7,27 +7,30 @@ takes up the session where it was left. Whoever started the first task, and a pe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from hames.agents import AGENTS, Agent
 from hames.content.errors import BusyError, HamesError, NotFoundError, StorageError
-from hames.delegation.failures import Refused
+from hames.delegation.admission import LONGEST
+from hames.delegation.failures import FAILURES, Refused
 from hames.delegation.kept import Kept, kept_in, purged
 from hames.delegation.notices import received
 from hames.delegation.outcome import Outcome
-from hames.delegation.records import TaskRecord
+from hames.delegation.records import NOT_TAKEN, TaskRecord
 from hames.delegation.runner import Conversation, Origin
 from hames.delegation.service import Onward, Tasks
 from hames.delegation.task import Task
 from hames.delegation.turns import Turns
 from hames.kernel import Context
-from hames.policy.port import narrowest
+from hames.policy.port import WIDTH, narrowest
 from hames.sessions.history import waiting
 from hames.sessions.plugin import check_whole
 from hames.tools import TOOLS
 
+Judge = Callable[[Sequence[TaskRecord]], Awaitable[dict[str, Any]]]
 ENDED = ("kept", "interrupted", "gone", "damaged")
 Scope = Literal["children", "descendants"]
 
@@ -100,11 +103,11 @@ class Conversations:
         self._kept = Kept(tasks.ledger, tasks.sessions)
         self._turns = Turns()
 
-    async def send(self, name: str, text: str, origin: Origin, **more: Any) -> Sent:
+    async def send(self, name: str, text: str, origin: Origin, judge: Judge | None = None) -> Sent:
         """Give a message to a conversation. It is kept when this returns, and is not given twice where this raises.
 
         :param name: that of the conversation, or of one of its tasks.
-        :param more: what else the task says that it may begin.
+        :param judge: says what else the task says that the message begins, or refuses it; asked once nothing runs any more.
         :raises Refused: if it was not taken: ``TASK_UNKNOWN UNAUTHORIZED NOT_CONTINUABLE CONVERSATION_GONE CONVERSATION_BUSY
             PERSISTENCE_UNAVAILABLE``, or what a task can be refused for.
         """
@@ -116,23 +119,28 @@ class Conversations:
             raise Refused("NOT_CONTINUABLE", f"task {first.id} kept no conversation", remedy="give the work anew, with what is known")
         if not text.strip():
             raise Refused("SPEC_INVALID", "the message is empty", remedy="say what is to be done")
+        if len(text) > LONGEST:
+            raise Refused("SPEC_INVALID", f"the message has {len(text)} characters", remedy=f"at most {LONGEST}; give the rest as files")
         try:
             async with self._turns.of(first.thread):
-                return await self._waits(first.thread, text) or await self._begins(first.thread, text, origin, more)
+                return await self._waits(first.thread, text, origin) or await self._begins(first.thread, text, origin, judge)
         except StorageError as error:
             raise unkept(error) from None
 
-    async def _waits(self, thread: str, text: str) -> Sent | None:
+    async def _waits(self, thread: str, text: str, origin: Origin) -> Sent | None:
         """Give it to the task that runs; None where none does."""
         while (live := self._live(thread)) is not None:
             await asyncio.shield(live.accepted)
+            if origin.agent is not None and WIDTH[live.permission] > WIDTH[origin.permission]:
+                said = f"{thread} works with {live.permission}, and you have {origin.permission} now"
+                raise Refused("GRANT_EXCEEDED", said, remedy="wait until it rests, or interrupt it")
             work = live.work
             if isinstance(work, Conversation) and not live.cause and await work.say(text):
                 return Sent(thread, live.id, waits=True)
             await live.outcome()
         return None
 
-    async def _begins(self, thread: str, text: str, origin: Origin, more: dict[str, Any]) -> Sent:
+    async def _begins(self, thread: str, text: str, origin: Origin, judge: Judge | None) -> Sent:
         """Take the conversation up again, with the message as its next task."""
         tasks, records = self._tasks, self.thread(thread)
         if any(record.outcome is None for record in records):
@@ -144,8 +152,10 @@ class Conversations:
         session, pinned = kept_in(records)
         if not session or purged(records) or not self._is_there(session):
             raise Refused("CONVERSATION_GONE", f"the conversation of {thread} is not there any more", remedy="give the work anew")
-        permission = narrowest(last.spec.permission or origin.permission, origin.permission)
-        spec = replace(last.spec, prompt=text, tools=self._still(last, origin), permission=permission, after="", because="", missing=())
+        more = {} if judge is None else await judge(records)
+        first = records[0]  # what a later one was held to held for that one
+        permission = narrowest(first.spec.permission or origin.permission, origin.permission)
+        spec = replace(last.spec, prompt=text, tools=self._still(first, origin), permission=permission, after="", because="", missing=())
         try:
             task = await tasks.start(replace(spec, **more), origin, onward=Onward(thread, session, pinned))
         except BusyError as error:
@@ -153,6 +163,8 @@ class Conversations:
         await asyncio.shield(task.accepted)
         if not task.was_accepted:
             outcome = await task.outcome()
+            with suppress(HamesError):
+                await tasks.ledger.receive(task.id, NOT_TAKEN, {})
             if origin.agent is not None:
                 await received(tasks, origin.agent, task.id)
             raise not_taken(task, outcome)
@@ -172,7 +184,8 @@ class Conversations:
         if live is None:
             return f"{first.thread} was at rest"
         if isinstance(live.work, Conversation) and live.spec.mode == "continuable":
-            live.work.interrupt()
+            if not live.work.interrupt():
+                return f"{first.thread} rests and waits for what it has started; nothing of its own runs"
             return f"{first.thread} is interrupted; what waits in it stays until you send it a message"
         live.cancel("interrupted", "whoever started it interrupted it")
         return f"{first.thread} is being ended"
@@ -268,7 +281,7 @@ class Conversations:
             turns, tokens, _ = self._tasks.sessions.weight(entry.session)
             agent = self._ctx.use(AGENTS).live.get(entry.session)
             if agent is not None:
-                tokens, waits = agent.context.tokens(agent.session, 0), len(agent.inbox)
+                waits = len(agent.inbox)
             else:
                 events = self._tasks.sessions.read(entry.session)
                 check_whole(entry.session, events)
@@ -310,5 +323,5 @@ def not_taken(task: Task, outcome: Outcome) -> Refused:
         case NotFoundError():
             return Refused("CONVERSATION_GONE", task.error.message, remedy="give the work anew")
         case _:
-            code = outcome.code or "LAUNCH_FAILED"
+            code = outcome.code if outcome.code in FAILURES else "LAUNCH_FAILED"
             return Refused(code, f"the message was not taken: {outcome.diagnostic}", remedy=f"see 'hames task show {task.id}'")

@@ -12,12 +12,15 @@ from hames.content.errors import HamesError
 from hames.content.jsontext import as_list_of_texts, as_object
 from hames.content.schema import violations
 from hames.content.visible import visible
+from hames.delegation.attempts import real, said_alone
 from hames.delegation.failures import Refused
 from hames.delegation.give import Giving, speaker, told
+from hames.delegation.plugin import LEADING
 from hames.delegation.role import Role
 from hames.delegation.runner import Origin
 from hames.delegation.service import Tasks
 from hames.delegation.spec import Mode, TaskSpec
+from hames.delegation.strikes import Work
 from hames.delegation.tool import DelegateConfig, parameters
 from hames.kernel import Context
 from hames.kernel.registry import matches
@@ -53,7 +56,18 @@ class Delegating(Giving):
             spec = self._spec(given, self._role(given, origin))
         except HamesError as error:
             raise told(error) from None
-        return await self.carry(call, agent, await self.begin(call, spec, origin))
+        lead = self._ctx.host.get(LEADING, agent.scope)
+        if lead is None:
+            return await self.carry(call, agent, await self.begin(call, spec, origin))
+        strikes = lead().strikes
+        async with strikes.turn(agent):
+            try:
+                spec = replace(spec, prompt=said_alone(spec.prompt))
+                await strikes.judge(agent, Work(spec.role, spec.prompt, (spec.isolation, real(spec.directory or origin.cwd))))
+            except HamesError as error:
+                raise told(error) from None
+            task = await self.begin(call, spec, origin)
+        return await self.carry(call, agent, task)
 
     def _not_a_leads(self, agent: Agent, role: str) -> None:
         """

@@ -17,8 +17,10 @@ STATE = "delegation"
 """Under this name a session keeps it."""
 CONTEXT = """You work on a task that somebody gave you, and nobody speaks with you while you do. Your last message is your result: it is
 all that is seen of your work, so let it stand for itself. Say what you did, what you found, and what is left."""
-KEPT = """You work for somebody who gives you tasks in messages, one after another, and sees nothing of your work but the last message of
-each turn. Let that stand for itself: say what you did, what you found, and what is left."""
+WORK = "You work on a task that somebody gave you, and nobody speaks with you while you do."
+"""Said instead where the result is a value, of which its own instruction speaks."""
+KEPT = """You work for somebody who gives you tasks in messages, one after another, and sees nothing of your work but its result each time.
+Let that stand for itself: say what you did, what you found, and what is left."""
 
 
 def kept(launch: Launch) -> dict[str, Any]:
@@ -32,6 +34,7 @@ def kept(launch: Launch) -> dict[str, Any]:
         "permission": launch.permission,
         "grant": encoded_grant(launch.grant),
         "mode": launch.spec.mode,
+        **({"schema": True} if launch.spec.schema is not None else {}),
         **({"role": role.name, "role_digest": role.digest} if role is not None else {}),
         **persona,
     }
@@ -42,7 +45,8 @@ def dressed(ctx: Context, agent: Agent, own: Mapping[str, Any]) -> None:
     prompts, at = ctx.host.get(PROMPTS, agent.scope), ctx.at(agent.scope)
     if prompts is None:
         return
-    prompts.section(at, STATE, KEPT if own.get("mode") == "continuable" else CONTEXT, order=90)
+    plain = WORK if own.get("schema") else CONTEXT
+    prompts.section(at, STATE, KEPT if own.get("mode") == "continuable" else plain, order=90)
     if persona := str(own.get("persona", "")):
         # What is no variable of ours is text; files of others know nothing of ours.
         known = {} if own.get("verbatim") else prompts.variables.view(agent.scope)

@@ -150,8 +150,10 @@ class Drive:
         native = ""
         try:
             native = work.native
-            self._ledger.attempt(task.id, task.epoch, replace(attempt, native=native))
+            named = self._ledger.attempt(task.id, task.epoch, replace(attempt, native=native))
             self._ledger.store.control.kick()  # whoever comes after a crash finds its conversation by this name
+            if task.spec.mode == "continuable":
+                await named  # nothing is taken that could not be found again
             task.work = work
             for error in task.tell_work():
                 self._tasks.contain(f"cancelling task {task.id}", error)

@@ -138,5 +138,8 @@ class Giving:
         if outcome.proceed and not ill:
             lines.append(f"Its session is {outcome.native}.")
         if self._advice is not None:
-            lines.append(self._advice(agent, task.id))
+            try:
+                lines.append(self._advice(agent, task.id))
+            except Exception as error:  # recorded: what may be done next is less than what has been done
+                self._tasks.contain(f"advice after task {task.id}", error)
         return Output((Text("\n".join(line for line in lines if line)),), True, outcome.code or "FAILED")

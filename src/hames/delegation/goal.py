@@ -50,7 +50,7 @@ class Parts(NamedTuple):
 
 def normal(text: str) -> str:
     """A description without what makes no difference: case, width, white space, punctuation."""
-    return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold()))
+    return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text[:LONGEST]).casefold()))
 
 
 def stem(word: str) -> str:
@@ -97,18 +97,37 @@ def weight(tokens: Set[str], names: Set[str]) -> float:
     return sum(NAMED if token in names else PAIR if UNSPACED.fullmatch(token) else 1.0 for token in tokens)
 
 
+def compared(one: str, other: str) -> tuple[float, float, float]:
+    """The weight of two descriptions, and of what they share."""
+    first, second = parts(one), parts(other)
+    names = first.names | second.names
+    return weight(first.all, names), weight(second.all, names), weight(first.all & second.all, names)
+
+
 def alike(one: str, other: str) -> bool:
-    """Whether two descriptions are taken for the same work: half of what the shorter one says stands in the other."""
+    """Whether two descriptions are taken for the same work: half of what the shorter one says stands in the other, and it is not so that
+    each names a thing of which the other says nothing."""
     if normal(one) == normal(other):
         return True
     first, second = parts(one), parts(other)
-    names = first.names | second.names
-    least = min(weight(first.all, names), weight(second.all, names))
-    return bool(least) and weight(first.all & second.all, names) / least >= ALIKE
+    if any(letters(name) for name in first.names - second.all) and any(letters(name) for name in second.names - first.all):
+        return False
+    whole, another, shared = compared(one, other)
+    return bool(min(whole, another)) and shared / min(whole, another) >= ALIKE
+
+
+def covers(one: str, other: str) -> bool:
+    """Whether one description says half of what the other does."""
+    _, another, shared = compared(one, other)
+    return normal(one) == normal(other) or (bool(another) and shared / another >= ALIKE)
+
+
+def letters(name: str) -> bool:
+    return not NUMBER.fullmatch(name)
 
 
 def related(one: str, other: str) -> bool:
     """Whether two descriptions may be of the same work: they are alike, or speak of a thing by the same name."""
     first, second = parts(one), parts(other)
     shared = (first.names & second.all) | (second.names & first.all)
-    return any(not NUMBER.fullmatch(name) for name in shared) or alike(one, other)
+    return any(letters(name) for name in shared) or alike(one, other)

@@ -24,6 +24,7 @@ from hames.delegation.structured import Capture
 from hames.kernel import Context
 from hames.models import MODELS
 from hames.store import Blobs
+from hames.workspaces.choice import PRESET
 
 OPTIONS = ("role", "schema", "tools", "permission", "model", "inputs", "steps", "tokens", "cost", "idle", "continuable")
 CAPABILITIES: dict[str, Level] = {
@@ -99,6 +100,8 @@ class InProcess:
             agent.session.remember(STATE, own)
         else:
             agent.session.remember(STATE, kept(launch))
+            if origin.agent is not None and (preset := origin.agent.session.state.get(PRESET)):
+                agent.session.remember(PRESET, preset)  # where it stands again when somebody else goes on with it
             dressed(self._ctx, agent, of(agent))
         relay(self._ctx, agent, origin, spec.title)
         capture = Capture(self._ctx, agent, spec.schema) if spec.schema is not None else None

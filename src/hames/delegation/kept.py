@@ -10,6 +10,7 @@ from hames.delegation.failures import Refused
 from hames.delegation.ledger import Ledger
 from hames.delegation.records import PURGED, TaskRecord
 from hames.sessions import Sessions
+from hames.sessions.log import session_number
 
 
 class Kept:
@@ -49,7 +50,7 @@ class Kept:
             remedy = f"end it with 'hames task cancel {records[-1].id}'"
             raise Refused("CONVERSATION_BUSY", f"{records[0].thread} runs", remedy=remedy)
         session, _ = kept_in(records)
-        if not session or purged(records):
+        if session_number(session) is None or purged(records):  # nothing but a session of ours is ever removed
             raise Refused("CONVERSATION_GONE", f"{records[0].thread} keeps no conversation", remedy="see 'hames task list'")
         return records, session
 

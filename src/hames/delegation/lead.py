@@ -18,9 +18,9 @@ from hames.content.schema import violations
 from hames.content.visible import visible
 from hames.delegation import report
 from hames.delegation.attempts import REASONS, UNRELATED, Rules, real, said_alone
-from hames.delegation.dress import of
+from hames.delegation.dress import of, with_braces
 from hames.delegation.give import Giving, speaker, told
-from hames.delegation.orchestrator import LEAD, ROLES, OrchestratorConfig, RoleSettings, surface
+from hames.delegation.orchestrator import LEAD, ROLES, OrchestratorConfig, RoleSettings, may_be_role, surface
 from hames.delegation.plugin import Delegation
 from hames.delegation.role import Role, intents
 from hames.delegation.roles import chosen
@@ -33,6 +33,8 @@ from hames.policy.port import narrowest
 from hames.prompts import PROMPTS
 from hames.tools import TOOLS, Invocation, Output, Tool, ToolError
 
+VARIABLES = ("model", "cwd", "delegates")
+"""What a persona may speak of."""
 SEPARATOR = " · "
 """Between the name of a role and what it is asked for."""
 CODEGRAPH = """The tools of codegraph may look into another repository than this one: name {{cwd}} as their projectPath in every call.
@@ -66,7 +68,8 @@ class Lead(Giving):
 
     def dress(self, agent: Agent) -> None:
         """Make an agent of a user a lead, once; one that works for a task stays what it is."""
-        if of(agent) or agent.memory.get("lead") is self:
+        other = agent.memory.get("lead")
+        if of(agent) or (other is not None and other.lives):
             return
         agent.memory["lead"], agent.memory["role tools"] = self, dict[str, Offered]()
         at = self._ctx.at(agent.scope)
@@ -75,8 +78,15 @@ class Lead(Giving):
         text = config.persona or (SHIPPED / "prompts" / "lead.md").read_text("utf-8")
         prompts.variable(at, "delegates", lambda facts: self._delegates(agent) or "- nobody: do it yourself")
         prompts.section(at, "codegraph", lambda facts: CODEGRAPH if self._maps(agent) else None, order=1)
-        prompts.section(at, "persona", "\n\n".join(filter(None, (text.strip(), config.persona_extra.strip()))), order=0)
+        whole = "\n\n".join(filter(None, (text.strip(), config.persona_extra.strip())))
+        prompts.variable(at, "open_braces", lambda facts: "{{")
+        prompts.section(at, "persona", with_braces(whole, {*prompts.variables.view(agent.scope), *VARIABLES}), order=0)
         self.refresh(agent)
+
+    @property
+    def lives(self) -> bool:
+        """Whether its row still stands."""
+        return self._ctx.live
 
     def _maps(self, agent: Agent) -> bool:
         """Whether it has the tools of codegraph."""
@@ -97,11 +107,14 @@ class Lead(Giving):
         """The roles that are tools of the lead, in order."""
         tools, scope = self._ctx.use(TOOLS).registry, self._ctx.scope
         own = [name for name in self.extra if tools.get(scope, name) is None]  # a role takes the place of no tool
-        return [name for name in dict.fromkeys((*ROLES, *own)) if name in roles and self.mask.permits(name)]
+        wanted = [name for name in dict.fromkeys((*ROLES, *own)) if name in roles and may_be_role(name)]
+        return [name for name in wanted if self.mask.permits(name) and not roles[name][0].problem]
 
     def overlay(self, roles: dict[str, list[Role]], cwd: Path) -> dict[str, list[Role]]:
         """The roles of a directory with what the configuration says of them."""
-        made = {name: found for name, found in roles.items() if name not in self.config.roles_remove}
+        made = {
+            name: (narrowed(found) if name in ROLES else found) for name, found in roles.items() if name not in self.config.roles_remove
+        }
         for name, settings in self.config.roles.items():
             if name in self.config.roles_remove:
                 continue
@@ -142,7 +155,8 @@ class Lead(Giving):
         """The tool that gives work to a role."""
         settings = self.config.roles.get(role.name, RoleSettings())
         kept = settings.background_mode == "continuable"
-        text = f"{duty(role)}. Gives the work to the agent {settings.name or role.name}, which sees nothing of this conversation."
+        sees = "begins with what was said before this turn" if role.runner == "fork" else "sees nothing of this conversation"
+        text = f"{duty(role)}. Gives the work to the agent {settings.name or role.name}, which {sees}."
         if kept:
             text += " It is kept: it runs while you go on, you are told when it comes to rest, and send_message goes on with it."
         body = partial(self._run, role.name)
@@ -155,6 +169,7 @@ class Lead(Giving):
         call: Invocation = given.pop(" call")
         agent, settings = speaker(call), self.config.roles.get(name, RoleSettings())
         kept = settings.background_mode == "continuable"
+        given = {key: value for key, value in given.items() if value not in ("", [], None) or key in ("description", "prompt")}
         if wrong := violations(given, parameters(kept)):
             raise ToolError("the arguments are not valid:\n" + "\n".join(wrong), "INVALID_ARGS")
         mode: Mode = "continuable" if kept else "background" if given.get("run_in_background") else "foreground"
@@ -180,7 +195,9 @@ def mask(ctx: Context, config: OrchestratorConfig) -> Mask:
         return Mask(*surface(config))
     except Exception as error:  # recorded: what nobody foresaw must not show more either
         ctx.host.contain("the tools of the lead", error)
-        return Mask(frozenset(LEAD))
+        plain = frozenset(LEAD) if config.tools is None else frozenset(LEAD) & frozenset(config.tools)
+        left = plain - frozenset(config.main_agent_remove) - frozenset(config.roles_remove)
+        return Mask(left) if left else Mask.none()
 
 
 def parameters(kept: bool) -> dict[str, Any]:
@@ -213,6 +230,19 @@ def labelled(name: str, description: str) -> str:
     if not description:
         return name
     return description if description.startswith(f"{name}{SEPARATOR}") else f"{name}{SEPARATOR}{description}"
+
+
+def narrowed(found: list[Role]) -> list[Role]:
+    """The roles of a name that Hames comes with: the first that can be used counts, and one of a repository is no wider than the shipped
+    one, and does not say who executes it."""
+    usable = [role for role in found if not role.problem] or found
+    shipped = next((role for role in found if role.origin == "shipped"), None)
+    first = usable[0]
+    if shipped is None or first.origin not in ("workspace", "claude"):
+        return usable
+    modes: list[Permission] = [mode for mode in (first.permission, shipped.permission) if mode]
+    tools = first.tools if first.tools is not None else shipped.tools
+    return [replace(first, permission=narrowest(*modes) if modes else "", runner="", tools=tools), *usable[1:]]
 
 
 def invented(name: str, settings: RoleSettings) -> Role | None:

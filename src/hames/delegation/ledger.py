@@ -163,7 +163,8 @@ class Ledger:
     def stops(self) -> list[tuple[str, str]]:
         """What is to end and nobody has heard of yet: tasks and causes."""
         rows = self.store.control.query(
-            f"SELECT {STOPS.selected('p')} FROM stops p JOIN states s ON s.task = p.task WHERE p.acknowledged = 0 AND s.owner = ?",
+            f"SELECT {STOPS.selected('p')} FROM stops p JOIN states s ON s.task = p.task WHERE p.acknowledged = 0"
+            " AND s.publication = 'pending' AND s.owner = ?",
             (self.store.owner.id,),
         )
         return [(values[0], values[1] if sound else "user") for values, sound in map(STOPS.read, rows)]

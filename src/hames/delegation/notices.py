@@ -47,6 +47,9 @@ def said(spec: TaskSpec, outcome: Outcome) -> str:
     return report.words(outcome.value) if report.asked(spec) else dumps(outcome.value)
 
 
+ENDED = "has ended"
+
+
 def heading(task: str) -> str:
     """How a notice of the end of a task begins."""
     return f"The task {task} "
@@ -73,7 +76,13 @@ def told(agent: Agent, task: str) -> bool:
     messages = [message for _, message in agent.session.messages]
     inbox = agent.inbox
     messages += [item.message for item in (*agent.session.pending, *inbox.next_step, *inbox.next_turn)]
-    return any(message.source == "harness" and message.text.startswith(heading(task)) for message in messages)
+    return any(message.source == "harness" and speaks_of(message.text, task) for message in messages)
+
+
+def speaks_of(text: str, task: str) -> bool:
+    """Whether a text of the harness is the notice of the end of a task: by itself, or as that of a job."""
+    first = text.partition("\n")[0]
+    return first.startswith(heading(task)) or (f"(task {task})" in first and ENDED in first)
 
 
 async def tell(tasks: Tasks, agent: Agent, task: str, text: str, path: Path | None, *, wake: bool) -> None:
@@ -107,8 +116,12 @@ async def tell_end(tasks: Tasks, task: Task, agent: Agent) -> None:
         return
     waits = waiting_in(tasks, outcome.native)
     text, path = notice(task.id, task.spec, outcome, spill_of(agent, task.id), thread=task.thread, waiting=waits)
-    lead = agent.ctx.host.get(LEADING, agent.scope)
-    advice = lead().strikes.advice(agent, task.id) if lead is not None else ""
+    advice = ""
+    try:
+        lead = agent.ctx.host.get(LEADING, agent.scope)
+        advice = lead().strikes.advice(agent, task.id) if lead is not None else ""
+    except Exception as error:  # recorded: what may be done next is less than what has been done
+        tasks.contain(f"advice after task {task.id}", error)
     await tell(tasks, agent, task.id, f"{text}\n{advice}" if advice else text, path, wake=True)
 
 

@@ -11,7 +11,7 @@ from hames.compose.config import RowConfig
 from hames.content.errors import ConfigError
 from hames.delegation.plugin import DELEGATION, LEADING
 from hames.delegation.tool import Spending
-from hames.kernel import Context, plugin
+from hames.kernel import Context, Mask, plugin
 from hames.kernel.registry import matches
 from hames.prompts import PROMPTS
 from hames.tools import TOOLS
@@ -159,7 +159,11 @@ def orchestrator(ctx: Context, config: OrchestratorConfig) -> None:
     def joined(notice: AgentMade) -> None:
         agent = agents.live.get(notice.agent)
         if agent is not None and not notice.delegated:
-            lead().dress(agent)
+            try:
+                lead().dress(agent)
+            except BaseException:
+                ctx.use(TOOLS).registry.mask(ctx.at(agent.scope), Mask.none())  # rather nothing than everything
+                raise
 
     def began(notice: TurnBegan) -> None:
         agent = agents.live.get(notice.agent)

@@ -100,10 +100,16 @@ class Delegation:
         origin, lead = self.tasks.origin(agent, call), self.ctx.host.get(LEADING, agent.scope)
         if lead is None:
             return await self.conversations.send(name, text, origin)
-        strikes = lead().strikes
+        from hames.delegation.attempts import said_alone
+        from hames.delegation.records import MESSAGE
+
+        strikes, text = lead().strikes, said_alone(text)
         async with strikes.turn(agent):
-            more = await strikes.judge_message(agent, self.conversations.thread(name), text)
-            return await self.conversations.send(name, text, origin, **more)
+            await strikes.judge_message(agent, self.conversations.thread(name), text)
+            sent = await self.conversations.send(name, text, origin, lambda thread: strikes.judge_message(agent, thread, text))
+            if sent.waits:
+                await self.tasks.ledger.receive(sent.task, MESSAGE, {"text": text[:4000]})
+            return sent
 
     async def close(self) -> None:
         if self._made is not None:
@@ -134,8 +140,9 @@ async def delegation(ctx: Context, config: DelegationConfig) -> AsyncGenerator[N
         if call.spec.resume and control.exists():
             from hames.delegation.reunion import reunite
 
+            own = ctx.host.get(DELEGATION, agent.scope) or service  # that of its workspace, where it has one
             try:
-                await reunite(ctx, service.tasks, agent)
+                await reunite(own.ctx, own.tasks, agent)
             except BaseException:
                 await agents.dispose(agent)
                 raise
@@ -149,7 +156,7 @@ async def delegation(ctx: Context, config: DelegationConfig) -> AsyncGenerator[N
         agent.memory["roles"] = ""
         if not has_roles(agent.cwd):
             return
-        if any("delegate" in tool.capabilities for tool in tools.registry.view(agent.scope).values()):
+        if any("role" in tool.parameters.get("properties", {}) for tool in tools.registry.view(agent.scope).values()):
             from hames.delegation.delegate import catalogue
 
             agent.memory["roles"] = catalogue(service.tasks.roles(service.tasks.origin(agent)))

@@ -27,8 +27,9 @@ INLINE = 64 * 1024
 """Bytes of an outcome that stand in the database; a longer one is a blob."""
 
 
-DELIVERED, REFUSED, PURGED = "delivered", "refused", "purged"
-"""Kinds of receipts: whoever asked for a task has its outcome; something was not begun after it; its conversation was removed."""
+DELIVERED, REFUSED, PURGED, NOT_TAKEN, MESSAGE = "delivered", "refused", "purged", "not-taken", "message"
+"""Kinds of receipts: whoever asked for a task has its outcome; something was not begun after it; its conversation was removed; it never
+had what it was given; it was given a further message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ SCHEMA: Mapping[str, Any] = {
     "required": ["outcome", "result"],
     "additionalProperties": False,
 }
+NOTHING = frozenset(("", "none", "nothing", "no", "n/a", "na", "null", "not applicable", "nothing missing", "no tool", "no permission"))
+"""What models say where there is nothing to say."""
 LINES = {"error": "The error", "missing": "It lacks", "next": "It suggests"}
 
 
@@ -60,4 +62,5 @@ def failed(spec: TaskSpec, outcome: Outcome) -> bool:
 
 def lacks(spec: TaskSpec, outcome: Outcome) -> str:
     """The tool or permission that a task says it lacked; empty for none."""
-    return str(as_object(outcome.value).get("missing", "")) if failed(spec, outcome) else ""
+    said = str(as_object(outcome.value).get("missing", "")).strip() if failed(spec, outcome) else ""
+    return "" if said.casefold().strip(" .-") in NOTHING else said

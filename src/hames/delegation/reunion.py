@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from hames.agents import Agent
+from hames.content.errors import ConfigError
 from hames.content.messages import ToolResult
 from hames.delegation.dress import decoded_grant, dressed, of
 from hames.delegation.notices import notice, received, spill_of, tell, waiting_in
 from hames.delegation.records import DELIVERED
 from hames.delegation.service import Tasks
-from hames.kernel import Context, Mask, Scope
-from hames.tools import TOOLS, Tools
+from hames.kernel import Context
+from hames.tools import TOOLS
 
 
 async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
@@ -19,9 +20,13 @@ async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
         agent.narrow("delegation", own["permission"])
         agent.grant = decoded_grant(own["grant"])
         tools = ctx.host.get(TOOLS, agent.scope)
-        if tools is not None:
-            for mask in agent.grant:
-                tools.registry.seal(ctx.at(agent.scope), of_known(mask, tools, agent.scope))
+        if tools is None:
+            raise ConfigError("nothing here runs tools, and this session is held to some", remedy="add a row with use: hames.tools")
+        at = agent.ctx.at(agent.scope)  # for as long as the agent lives, whatever becomes of this row
+        for mask in agent.grant:
+            for name in mask.names:
+                tools.registry.declare(at, name)  # what is not there now may come, and is held to the same then
+            tools.registry.seal(at, mask)
         dressed(ctx, agent, own)
     records = tasks.ledger.below(agent.id)
     if not records:
@@ -39,15 +44,6 @@ async def reunite(ctx: Context, tasks: Tasks, agent: Agent) -> None:
         thread = record.thread if kept and outcome.native else ""
         text, path = notice(record.id, record.spec, outcome, spill_of(agent, record.id), thread=thread, waiting=waiting)
         await tell(tasks, agent, record.id, text, path, wake=False)
-
-
-def of_known(mask: Mask, tools: Tools, scope: Scope) -> Mask:
-    """A mask without the names of tools that are not there any more."""
-    deny = frozenset(name for name in mask.deny if name == "*" or tools.registry.known(scope, name))
-    if mask.allow is None:
-        return Mask(deny=deny)
-    allow = frozenset(name for name in mask.allow if tools.registry.known(scope, name))
-    return Mask(allow, deny) if allow else Mask.none()
 
 
 def answered(agent: Agent, call: str) -> bool:

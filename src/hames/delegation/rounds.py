@@ -19,6 +19,8 @@ from hames.delegation.service import Tasks
 from hames.delegation.spec import TaskSpec
 from hames.tools import Invocation, Output, ToolError
 
+ROUND = "round"
+"""The label of a task that is one of several rounds."""
 CONTINUE, COMPLETE, BLOCKED = "continue", "complete", "blocked"
 LIST = {"type": "array", "items": {"type": "string"}}
 REPORT: Mapping[str, Any] = {
@@ -106,7 +108,7 @@ async def one(
         objective=objective, n=n, most=most, before=f" The round before this one says:\n\n{handed}\n" if handed else " Nobody has begun."
     )
     label, budget = f"round {n}/{most} · {' '.join(objective.split())[:60]}", Limits(**config.budget.model_dump())
-    spec = TaskSpec(prompt, label, config.runner, schema=REPORT, budget=budget)
+    spec = TaskSpec(prompt, label, config.runner, schema=REPORT, budget=budget, labels=(ROUND,))
     call.progress(f"round {n} of at most {most}")
     try:
         task = await tasks.start(spec, origin)

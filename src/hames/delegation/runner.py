@@ -169,8 +169,8 @@ class Conversation(Work, Protocol):
         """
         ...
 
-    def interrupt(self) -> None:
-        """End what it does now; what waits stays until it is spoken to again."""
+    def interrupt(self) -> bool:
+        """End what it does now; what waits stays until it is spoken to again. False where it does nothing of its own."""
         ...
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 from hames.agents import Agent
 from hames.budget import Place
@@ -34,8 +35,12 @@ from hames.delegation.spec import TaskSpec
 from hames.delegation.task import Task
 from hames.kernel import Context, Registry
 from hames.sessions import Sessions
+from hames.store import Store
 from hames.toolkit.project import trusted
 from hames.trust import TRUST
+
+PEERS: WeakKeyDictionary[Store, WeakSet[Tasks]] = WeakKeyDictionary()
+"""The services of this process over one store: none of them takes what another one drives for something that a dead process has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ class Tasks:
         self._recovered: asyncio.Task[None] | None = None
         self._closing = False
         self.owing = Owing(self.contain)
+        PEERS.setdefault(ledger.store, WeakSet()).add(self)
 
     # taking on
 
@@ -388,7 +394,8 @@ class Tasks:
     async def recover(self) -> None:
         """Settle the tasks of processes that have died, as interrupted; once at a time."""
         if self._recovered is None or self._recovered.done():
-            looking = recover(self.ledger, self.sessions, self.contain, set(self.live))
+            driven = {id for each in PEERS[self.ledger.store] for id in each.live}
+            looking = recover(self.ledger, self.sessions, self.contain, driven)
             self._recovered = asyncio.create_task(looking, name="tasks of the dead")
         await asyncio.shield(self._recovered)
 

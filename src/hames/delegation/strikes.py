@@ -19,9 +19,11 @@ from hames.delegation.attempts import (
     Matter,
     Rules,
     advice,
+    asked_alike,
     carried,
     ended,
     goal,
+    goals,
     kind,
     matters,
     place,
@@ -29,7 +31,8 @@ from hames.delegation.attempts import (
 from hames.delegation.failures import Refused
 from hames.delegation.goal import alike, normal, related
 from hames.delegation.heard import Heard
-from hames.delegation.records import REFUSED, TaskRecord
+from hames.delegation.records import NOT_TAKEN, REFUSED, TaskRecord
+from hames.delegation.rounds import ROUND
 from hames.delegation.service import Tasks
 from hames.delegation.turns import Turns
 
@@ -80,8 +83,11 @@ class Strikes:
         return self._turns.of(agent.id)
 
     def matters(self, agent: Agent) -> list[Matter]:
-        """The pieces of work that an agent has given, with what became of them; a damaged record may be of any."""
-        records = [record for record in self._tasks.ledger.below(agent.id) if record.spec.role or record.damaged]
+        """The pieces of work that an agent has given, with what became of them; rounds of one objective have rules of their own."""
+        ledger = self._tasks.ledger
+        found = [record for record in ledger.below(agent.id) if ROUND not in record.spec.labels]
+        whole = [(ledger.get(record.id) or record) if record.spec.mode == "continuable" else record for record in found]
+        records = [record for record in whole if not any(receipt.kind == NOT_TAKEN for receipt in record.receipts)]
         return matters(records, Heard(self._tasks.sessions.read(agent.id)))
 
     def advice(self, agent: Agent, task: str) -> str:
@@ -109,6 +115,7 @@ class Strikes:
 
         :raises Refused: if the message must not be given.
         """
+        thread = [record for record in thread if not any(receipt.kind == NOT_TAKEN for receipt in record.receipts)]
         last = thread[-1]
         every = self.matters(agent)
         found = next((each for each in every if any(record.id == last.id for record in each.attempts)), None)
@@ -139,17 +146,17 @@ class Strikes:
         self._not_refused(every, work.role, work.goal)
         if matter is not None:
             self._may_follow(matter, work)
-        here = [each for each in every if place(each.last.spec) == work.where and each is not matter]
+        here = [each for each in every if each is not matter and stands_at(each, work.where)]
         self._not_running(here, work)
         mine = [each for each in here if each.open and of_role(each, work.role)]
-        same = [each for each in here if each.open and any(alike(goal(one.spec), work.goal) for one in each.attempts)]
+        same = [each for each in here if each.open and any(asked_alike(one, work.goal) for one in each.attempts)]
         if matter is not None:
             if same:
                 raise self._unnamed(same, f"this is also the work of {same[-1].last.id}: name that one")
             return matter
         if work.after == UNRELATED:
             for each in here:
-                if each.open and any(related(goal(one.spec), work.goal) for one in each.attempts):
+                if each.open and any(related(text, work.goal) for one in each.attempts for text in goals(one)):
                     said = f"this looks like the work of {each.last.id}, which has failed"
                     raise NotNow("SAME_WORK", said, remedy=advice(each, self.rules), at=each.last.id)
             if len(mine) >= IN_A_ROW:
@@ -171,7 +178,7 @@ class Strikes:
         """
         for matter in every:
             for record in matter.attempts:
-                if record.spec.role == role and kind(record) == "refusal" and alike(goal(record.spec), text):
+                if record.spec.role == role and kind(record) == "refusal" and asked_alike(record, text):
                     remedy = "change what you ask for, give it to another role, or do it yourself"
                     raise NotNow("SAME_WORK", f"{role} has refused this ({record.id})", remedy=remedy, at=record.id)
 
@@ -181,7 +188,7 @@ class Strikes:
         """
         for matter in here:
             last = matter.last
-            if kind(last) == "running" and last.spec.role == work.role and normal(goal(last.spec)) == normal(work.goal):
+            if kind(last) == "running" and asked_alike(last, work.goal):
                 raise NotNow("STILL_RUNNING", f"{last.id} works on this", remedy="wait for its end, or end it first", at=last.id)
 
     def _may_follow(self, matter: Matter, work: Work) -> None:
@@ -206,6 +213,8 @@ class Strikes:
             return
         if what == "aborted" and work.because != ACCIDENT:
             raise NotNow("REASON_NEEDED", f"somebody ended {record.id}", remedy=advised, at=record.id)
+        if what == "aborted" and any(each.spec.because == ACCIDENT for each, _ in matter.counted()):
+            raise NotNow("STRUCK_OUT", f"{record.id} was ended too, and not by accident again", remedy=OVER, at=record.id)
         if what == "unknown":
             raise NotNow("STRUCK_OUT", f"nobody knows what {record.id} has done", remedy=advised, at=record.id)
         before = goal(record.spec)
@@ -231,6 +240,13 @@ class Strikes:
             raise NotNow("FRESH_NEEDED", f"{last.id} ended with an error: {ended(last)}", remedy=advised, at=last.id)
         if what == "unknown":
             raise NotNow("STRUCK_OUT", f"nobody knows what {last.id} has done", remedy=advised, at=last.id)
+        if what == "aborted" and last.cause == "user":
+            raise NotNow("REASON_NEEDED", f"a person has ended {last.id}", remedy="ask the user whether it is to go on", at=last.id)
+
+
+def stands_at(matter: Matter, where: tuple[str, str]) -> bool:
+    """Whether a piece of work belongs to a place; of a damaged one nobody knows."""
+    return "task" in matter.last.damaged or place(matter.last.spec) == where
 
 
 def of_role(matter: Matter, role: str) -> bool:

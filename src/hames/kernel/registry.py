@@ -215,14 +215,24 @@ class Registry(Generic[T]):
 
     def freeze(self, ctx: Context) -> list[Effect]:
         """Keep what the scope of ``ctx`` hides of what it inherits as it is now, until the returned effects are withdrawn: what its
-        masks and seals hide, and what its own entries stand before."""
-        layer = self._layers.get(ctx.scope)
-        if layer is None or self._denies or not (layer.entries or layer.masks or layer.seals):
+        masks and seals hide, and what its own entries stand before; and what is hidden from scopes below it."""
+        if self._denies:
             return []
-        masks = [*layer.masks, *([Mask(deny=frozenset(layer.entries))] if layer.entries else [])]
-        seals = list(layer.seals)
-        kept = [self._put(ctx, f"keeps {self.kind}s hidden", "masks", copy(mask)) for mask in masks]
-        return kept + [self._put(ctx, f"keeps {self.kind}s hidden", "seals", copy(seal)) for seal in seals]
+        below = [scope for scope in self._layers if scope is not ctx.scope and ctx.scope in scope.chain()]
+        return [*self._freeze_own(ctx), *(effect for scope in below for effect in self._freeze_masks(ctx.at(scope), self._layers[scope]))]
+
+    def _freeze_own(self, ctx: Context) -> list[Effect]:
+        layer = self._layers.get(ctx.scope)
+        if layer is None or not (layer.entries or layer.masks or layer.seals):
+            return []
+        before = [Mask(deny=frozenset(layer.entries))] if layer.entries else []
+        kept = self._freeze_masks(ctx, layer)
+        return kept + [self._put(ctx, f"keeps {self.kind}s hidden", "masks", mask) for mask in before]
+
+    def _freeze_masks(self, ctx: Context, layer: Layer[T]) -> list[Effect]:
+        label, masks, seals = f"keeps {self.kind}s hidden", list(layer.masks), list(layer.seals)
+        kept = [self._put(ctx, label, "masks", copy(mask)) for mask in masks]
+        return kept + [self._put(ctx, label, "seals", copy(seal)) for seal in seals]
 
     def forget_views(self) -> None:
         """Rows have moved, or something is hidden: look again."""

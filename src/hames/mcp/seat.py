@@ -129,7 +129,7 @@ class Seat:
             parallel=offer.reads or not capabilities - {"read"},
             timeout=self.config.longest_call,
             invocation=CALL,
-            needs=lambda arguments, call: Needs(capabilities, whole=True),
+            needs=lambda arguments, call: Needs(capabilities, whole=True, confined=False),
         )
 
     async def call(self, raw: str, arguments: dict[str, Any], call: Invocation) -> Output:

@@ -33,7 +33,7 @@ from typing import Any
 import apsw
 
 from hames.content.clock import Clock
-from hames.content.errors import DamagedError, FencedError, StorageError
+from hames.content.errors import DamagedError, FencedError, NotFoundError, StorageError
 from hames.content.jsontext import dumps, parse_object
 from hames.content.messages import Image, Message, Text, ToolCall, ToolResult, clean, decode_message, encode_message
 from hames.content.request import EncodedRequest
@@ -350,8 +350,12 @@ def claim(connection: apsw.Connection, store: Store, sid: int) -> int:
     """Take a session for this owner, inside a transaction, and return the new epoch.
 
     :raises FencedError: if a living process holds it.
+    :raises NotFoundError: if it has been removed.
     """
-    ((owner, epoch),) = connection.execute("SELECT owner, epoch FROM sessions WHERE sid = ?", (sid,))
+    rows = list(connection.execute("SELECT owner, epoch FROM sessions WHERE sid = ?", (sid,)))
+    if not rows:
+        raise NotFoundError(f"session {session_id(sid)} has been removed", remedy="'hames sessions list' shows those that exist")
+    owner, epoch = rows[0]
     if owner and owner != store.owner.id and store.owner.alive(owner):
         raise FencedError(f"session {session_id(sid)} is in use by process {int(owner.split('-')[0], 16)}")
     if owner == store.owner.id:

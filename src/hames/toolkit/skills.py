@@ -137,7 +137,9 @@ def skills(ctx: Context, config: SkillsConfig) -> None:
 
     def told(facts: Facts) -> str:
         agent = facts.scope.key
-        return catalogue(agent.memory.get("skills", {}), config.max_told) if isinstance(agent, Agent) else ""
+        if not isinstance(agent, Agent) or ctx.use(TOOLS).registry.get(agent.scope, "skill") is None:
+            return ""
+        return catalogue(agent.memory.get("skills", {}), config.max_told)
 
     @tool("read")
     def skill(name: str, *, call: Invocation) -> str:

@@ -94,7 +94,7 @@ def prepare(tool: Tool | None, call: ToolCall, invocation: Invocation) -> Prepar
         unconfined=needs.unconfined,
         whole=needs.whole,
         ceiling=invocation.ceiling,
-        enforced="execute" not in needs.capabilities or sandbox.enforcement.level != "none",
+        enforced="execute" not in needs.capabilities or (needs.confined and sandbox.enforcement.level != "none"),
     )
     return Prepared(tool, arguments, request, needs.writes)
 

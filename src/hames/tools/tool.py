@@ -130,12 +130,14 @@ class Needs:
     :param writes: paths that it writes itself.
     :param unconfined: why it asks to run outside of the sandbox; empty where it does not.
     :param whole: an answer for longer than once is about the tool, whatever its arguments.
+    :param confined: whether what it runs is in the sandbox; a program of somebody else's that runs already is not.
     """
 
     capabilities: frozenset[Capability]
     writes: tuple[Path, ...] = ()
     unconfined: str = ""
     whole: bool = False
+    confined: bool = True
 
 
 Body = Callable[..., Awaitable[str | Output] | str | Output]

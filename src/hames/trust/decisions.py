@@ -40,12 +40,20 @@ class Trust:
 
     :param root: where decisions are kept.
     :param default: what holds for a directory that nobody has decided about: ``ask`` and ``never`` do not trust it, ``always`` does.
+    :param below: the composition that directories change, where none is named.
     """
 
-    def __init__(self, root: Path, default: Literal["ask", "always", "never"] = "ask", clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        default: Literal["ask", "always", "never"] = "ask",
+        clock: Clock | None = None,
+        below: Composition | None = None,
+    ) -> None:
         self._root = root
         self.default = default
         self._clock = clock or Clock()
+        self._below = below
 
     def _file(self, directory: Path) -> Path:
         return self._root / f"{sha256(os.fsencode(directory)).hexdigest()[:32]}.json"
@@ -56,7 +64,7 @@ class Trust:
         :raises ConfigError: if what it would execute cannot be told; it is not trusted then.
         """
         directory = canonical(directory)
-        lines = executes(directory, below)
+        lines = executes(directory, below or self._below)
         if self.default == "always":
             return Status("granted", directory, tuple(lines), tuple(lines))
         record = read_record(self._file(directory))

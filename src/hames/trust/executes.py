@@ -39,7 +39,10 @@ KEYS = frozenset[str](
     )
 )
 #: Rows of which every setting counts: they guard.
-GUARDS = ("hames.policy", "hames.sandbox", "hames.trust", "hames.toolkit.bash", "hames.toolkit.web", "hames.mcp", "hames.store")
+GUARDS = (
+    *("hames.policy", "hames.sandbox", "hames.trust", "hames.toolkit.bash", "hames.toolkit.web", "hames.mcp", "hames.store"),
+    "hames.delegation",
+)
 ENV = re.compile(r"\$\{env:([A-Za-z_]\w*)")
 
 
@@ -86,7 +89,7 @@ def executes(directory: Path, below: Composition | None = None) -> list[str]:
         reading = Reading(directory, uses)
         found = [*reading.composition(directory / COMPOSITION), *mcp_servers(directory)]
         for path in sorted((directory / PRESETS).glob("*.yaml")):
-            found += reading.composition(path)
+            found += reading.alone().composition(path)  # each is a layer of its own: what one says of a row says nothing of another's
     except RecursionError:
         raise ConfigError(f"{directory}: what it says is nested too deeply", remedy="write it flatter") from None
     return [visible(line) for line in found]
@@ -108,14 +111,22 @@ class Reading:
         self._directory = directory
         self._uses = dict(uses)
         self._seen: set[Path] = set()
+        self._count = [0]  # files of all layers
         self._looked: dict[Path, list[str]] = {}
+
+    def alone(self) -> Reading:
+        """The same for another layer over what has been read so far."""
+        other = Reading(self._directory, self._uses)
+        other._looked, other._count = self._looked, self._count
+        return other
 
     def composition(self, path: Path) -> Iterator[str]:
         path = Path(os.path.normpath(path))
         if path in self._seen:
             return
         self._seen.add(path)
-        if len(self._seen) > FILES:
+        self._count[0] += 1
+        if self._count[0] > FILES:
             raise ConfigError(f"{path} is one of more than {FILES} files", remedy="use fewer")
         data = read(path, self._directory)
         if data is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from hames.compose import BASE
 from hames.compose.config import RowConfig
 from hames.content.clock import Clock
 from hames.kernel import Context, plugin
@@ -19,7 +20,9 @@ class TrustConfig(RowConfig):
     directory, ``never`` trusts none, whatever was decided."""
 
 
-@plugin(config=TrustConfig, needs=(STATE,), wants=(Clock,), name="trust")
+@plugin(config=TrustConfig, needs=(STATE,), wants=(Clock, BASE), name="trust")
 def trust(ctx: Context, config: TrustConfig) -> None:
     """Decide which directories may make Hames execute something."""
-    ctx.provide(TRUST, Trust(ctx.use(STATE) / "trust", config.default, ctx.find(Clock)))
+    base = ctx.find(BASE)
+    below = base.composition if base is not None else None
+    ctx.provide(TRUST, Trust(ctx.use(STATE) / "trust", config.default, ctx.find(Clock), below))

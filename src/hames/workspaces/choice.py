@@ -17,6 +17,8 @@ from hames.content.records import read_record, write_record
 from hames.trust.executes import PRESETS
 
 LONGEST = 64  # characters of a name
+PRESET = "preset"
+"""Under this name a session keeps it."""
 NONE = "none"
 """Said instead of a name: no preset."""
 CHOSEN = "default-presets.json"

@@ -15,12 +15,11 @@ from hames.kernel import Context, plugin
 from hames.sessions import SESSIONS
 from hames.store import STATE
 from hames.trust import TRUST
-from hames.workspaces.choice import NONE, chosen
+from hames.workspaces.choice import NONE, PRESET, chosen
 from hames.workspaces.live import Live
 from hames.workspaces.service import WORKSPACES, Workspaces
 from hames.workspaces.workspace import Settings
 
-PRESET = "preset"
 LONGEST_DEBOUNCE = 2_147_483_647  # milliseconds
 
 

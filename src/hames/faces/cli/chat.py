@@ -181,7 +181,7 @@ class Chat:
             return
         if status.standing not in ("undecided", "changed"):
             return
-        self.view.line(f"Do you trust {status.directory}? Its instructions and skills are read then, and it would execute:", bold=True)
+        self.view.line(f"Do you trust {status.directory}? Its instructions, skills and roles count then, and it would execute:", bold=True)
         for line in status.executes or ("nothing",):
             self.view.line(f"    {line}")
         from prompt_toolkit import PromptSession

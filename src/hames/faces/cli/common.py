@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from hames.agents import Agent, SlotAwaited
-from hames.compose import Layer, check_state, layers, running
+from hames.compose import Layer, check_state, compose, layers, running
 from hames.compose import state_directory as state_place
 from hames.content.errors import ConfigError, NotFoundError
 from hames.content.paths import expanded
@@ -23,6 +23,7 @@ from hames.mcp.events import ServerChanged
 from hames.policy.plugin import MODE
 from hames.profiles import profile, profile_names
 from hames.store import STATE
+from hames.trust import Trust
 from hames.workspaces.events import WorkspaceReloaded
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +43,11 @@ def chosen_layers(profile_name: str, patches: Sequence[str]) -> list[Layer]:
     if not file.exists():
         raise ConfigError(f"there is no profile {profile_name!r}", remedy=f"profiles are {', '.join(profile_names())}")
     return layers(Layer(file, f"profile {profile_name}"), [Path(patch) for patch in patches], os.environ)
+
+
+def decisions(state: Path) -> Trust:
+    """Which directories are trusted, as every command sees it."""
+    return Trust(state / "trust", below=compose(chosen_layers("standard", ())))
 
 
 def layer_options(command: F) -> F:

@@ -24,7 +24,7 @@ from hames.content.errors import ConfigError, HamesError, NotFoundError
 from hames.content.jsontext import dumps
 from hames.content.messages import Text
 from hames.content.visible import visible
-from hames.faces.cli.common import chosen_layers, existing_directory, json_option, layer_options, state_directory, state_option
+from hames.faces.cli.common import chosen_layers, decisions, existing_directory, json_option, layer_options, state_directory, state_option
 from hames.faces.cli.permissions import parsed
 from hames.kernel import Host, Plugin
 from hames.mcp import MCP, Pool
@@ -42,7 +42,6 @@ from hames.sandbox import scrubbed
 from hames.store import STATE
 from hames.toolkit.project import trusted
 from hames.tools import Invocation, ToolError
-from hames.trust import Trust
 
 T = TypeVar("T")
 ROW, OWNER = "hames.mcp.server", "hames.mcp"
@@ -119,7 +118,7 @@ def here(cwd: str, state_dir: str | None, profile_name: str, patches: Sequence[s
             raise ConfigError(f"rows {servers[name].origin} and {path} both name the server {name}", remedy="rename one of them")
         servers[name] = Known(name, config, f"row {path}")
     there = (directory / ".mcp.json").exists()
-    untrusted = there and not trusted(Trust(state / "trust"), directory)
+    untrusted = there and not trusted(decisions(state), directory)
     if there and not untrusted:
         servers |= {name: Known(name, config, ".mcp.json") for name, config in project_servers(directory, os.environ).items()}
     rows = filled(composition, mcp_row, OWNER)

@@ -14,10 +14,9 @@ from hames.compose import Layer
 from hames.content.errors import NotFoundError, UsageError
 from hames.content.paths import SHIPPED
 from hames.content.visible import visible
-from hames.faces.cli.common import chosen_layers, existing_directory, json_option, layer_options, state_directory, state_option
+from hames.faces.cli.common import chosen_layers, decisions, existing_directory, json_option, layer_options, state_directory, state_option
 from hames.faces.cli.preset_check import examined, lines
 from hames.toolkit.project import trusted
-from hames.trust import Trust
 from hames.trust.executes import PRESETS
 from hames.workspaces.choice import EVERYWHERE, NONE, choose, chosen, forget, is_name, listed, places, preset_file
 from hames.workspaces.service import canonical
@@ -47,7 +46,7 @@ def command() -> None:
 def here(cwd: str, state_dir: str | None) -> tuple[Path, list[Path]]:
     """A directory, and where its presets are."""
     directory = canonical(existing_directory(cwd, "--cwd"))
-    counts = trusted(Trust(state_directory(state_dir) / "trust"), directory)
+    counts = trusted(decisions(state_directory(state_dir)), directory)
     return directory, places(directory, os.environ, trusted=counts)
 
 

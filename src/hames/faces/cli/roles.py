@@ -19,14 +19,22 @@ from hames.content.visible import visible
 from hames.delegation import DELEGATION
 from hames.delegation.role import NAME, Role
 from hames.delegation.roles import chosen, found, resolved
-from hames.faces.cli.common import chosen_layers, existing_directory, json_option, layer_options, opened, state_directory, state_option
+from hames.faces.cli.common import (
+    chosen_layers,
+    decisions,
+    existing_directory,
+    json_option,
+    layer_options,
+    opened,
+    state_directory,
+    state_option,
+)
 from hames.kernel import Host, Scope
 from hames.kernel.registry import matches
 from hames.mcp import MCP
 from hames.models import MODELS
 from hames.toolkit.project import directories, trusted, user_directory
 from hames.tools import TOOLS, Tools
-from hames.trust import Trust
 from hames.workspaces import WORKSPACES
 
 PATIENCE = 15.0  # seconds that servers have to say what tools they bring
@@ -52,7 +60,7 @@ def command() -> None:
 def here(cwd: str, state_dir: str | None) -> tuple[Path, dict[str, list[Role]], bool]:
     """A directory, the roles that count there, and whether those of the repository are among them."""
     directory = existing_directory(cwd, "--cwd")
-    project = trusted(Trust(state_directory(state_dir) / "trust"), directory)
+    project = trusted(decisions(state_directory(state_dir)), directory)
     return directory, found(directory, project=project, shipped=(SHIPPED / "roles",)), project
 
 

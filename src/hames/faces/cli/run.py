@@ -10,17 +10,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hames.agents import AGENTS, Agent, Agents, AgentSpec, Chunked, Retrying, ToolEnded, ToolProgress, ToolStarted, TurnEnd
-from hames.budget import Limits
+from hames.agents import AGENTS, Agent, Agents, AgentSpec, Chunked, Retrying, ToolEnded, ToolProgress, ToolStarted, TurnEnd, TurnEnded
+from hames.budget import Limits, Meter
 from hames.compose import Layer
 from hames.content.errors import KernelError, UsageError
-from hames.content.finish import TextDelta
-from hames.content.messages import clean
+from hames.content.finish import TextDelta, Usage
+from hames.content.messages import Message, clean
 from hames.content.paths import expanded
 from hames.content.visible import visible
 from hames.delegation import DELEGATION, Delegation
@@ -206,6 +207,7 @@ def cancel_on_signals(agent: Agent, delegation: Delegation | None) -> Callable[[
     def cancel() -> None:
         undo()
         click.echo("hames: ending; press Ctrl-C again to leave at once", err=True)
+        agent.finish()  # the ends of what it has given away begin no further turn
         agent.cancel("user")
         if delegation is not None:
             delegation.cancel(agent)
@@ -213,6 +215,41 @@ def cancel_on_signals(agent: Agent, delegation: Delegation | None) -> Callable[[
     for number in numbers:
         loop.add_signal_handler(number, cancel)
     return undo
+
+
+async def ended(agent: Agent, message: Message, delegation: Delegation | None) -> TurnEnd:
+    """How it ended, once the agent rests and has heard of all that it has given away: its last turn, with what all of them have spent."""
+    ends: list[TurnEnd] = []
+    agent.ctx.at(agent.scope).on(TurnEnded, lambda notice: ends.append(notice.end))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportUnknownMemberType]
+    start, limit = asyncio.get_running_loop().time(), agent.limits.seconds
+    end = await agent.run(message)
+    if delegation is None:
+        return end
+    left = None if limit is None else max(0.0, start + limit - asyncio.get_running_loop().time())
+    try:
+        async with asyncio.timeout(left):
+            await delegation.rest(agent)
+    except TimeoutError:
+        agent.finish()
+        agent.cancel("deadline")
+        delegation.cancel(agent)
+        await delegation.rest(agent)
+        await agent.idle()
+        end = TurnEnd("budget", end.text, f"the limit of {limit:g} s is reached", code="DEADLINE", remedy="give it more time")
+        return together(end, ends)
+    last = agent.last or end
+    if agent.finishing and last.reason == "completed":
+        last = TurnEnd("aborted", last.text, "user")
+    return together(last, ends)
+
+
+def together(last: TurnEnd, ends: Sequence[TurnEnd]) -> TurnEnd:
+    """The end of several turns."""
+    if len(ends) < 2:
+        return last
+    usage = sum((end.usage for end in ends), Usage())
+    below = sum((end.below for end in ends), Usage())
+    return replace(last, usage=usage, below=below, steps=sum(end.steps for end in ends), steps_below=sum(end.steps_below for end in ends))
 
 
 async def run_task(
@@ -235,9 +272,7 @@ async def run_task(
         delegation = host.get(DELEGATION, agent.scope)
         undo = cancel_on_signals(agent, delegation)
         try:
-            end = await agent.run(with_mentions(prompt, agent.cwd, agent.session.keep_picture))
-            if delegation is not None and await delegation.rest(agent):
-                end = agent.last or end
+            end = await ended(agent, with_mentions(prompt, agent.cwd, agent.session.keep_picture), delegation)
         finally:
             undo()
         await agents.dispose(agent)
@@ -293,7 +328,9 @@ def command(
         directory = str(expanded(cwd).absolute())
     except FileNotFoundError:
         raise UsageError("the working directory is gone", remedy="go to another one, or name one with --cwd") from None
-    spec = AgentSpec(directory, model, resume, limits=Limits(max_steps, max_tokens, max_cost, max_time, max_idle), preset=preset)
+    limits = Limits(max_steps, max_tokens, max_cost, max_time, max_idle)
+    whole = Meter(Limits(max_steps, max_tokens, max_cost))  # of all turns: what it has given away may begin further ones
+    spec = AgentSpec(directory, model, resume, limits=limits, preset=preset, whole=whole)
     chosen = chosen_layers(profile_name, patches)
     interactive = sys.stdin.isatty() and sys.stderr.isatty() and not no_questions and not as_json
     return asyncio.run(run_task(state_directory(state_dir), chosen, prompt, spec, mode=mode, as_json=as_json, interactive=interactive))

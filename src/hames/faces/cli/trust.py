@@ -9,11 +9,10 @@ from pathlib import Path
 
 import click
 
-from hames.compose import compose
 from hames.content.errors import NotFoundError, UsageError
 from hames.content.paths import expanded
 from hames.content.visible import visible
-from hames.faces.cli.common import chosen_layers, existing_directory, json_option, state_directory, state_option
+from hames.faces.cli.common import decisions, existing_directory, json_option, state_directory, state_option
 from hames.trust import Status, Trust
 from hames.trust.decisions import canonical
 
@@ -31,8 +30,8 @@ def looked_at(directory: str, state_dir: str | None) -> tuple[Trust, Status]:
     :raises NotFoundError: if there is none.
     """
     path = existing_directory(directory)
-    trust = Trust(state_directory(state_dir) / "trust")
-    return trust, trust.status(path, compose(chosen_layers("standard", ())))
+    trust = decisions(state_directory(state_dir))
+    return trust, trust.status(path)
 
 
 def changes(status: Status) -> list[str]:
