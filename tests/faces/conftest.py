@@ -202,6 +202,37 @@ def inline(hames: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return Inline(hames, monkeypatch, capsys)
 
 
+class Near:
+    """The command line, in this process where that makes no difference: what an agent does runs in one of its own."""
+
+    def __init__(self, cli: Cli, inline: Inline) -> None:
+        self._cli = cli
+        self._inline = inline
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cli, name)
+
+    def _here(self, arguments: tuple[Any, ...], more: dict[str, Any]) -> bool:
+        if arguments[0] == "run" or set(more) - {"env", "status"} or not all(isinstance(each, str) for each in arguments):
+            return False
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return True
+        return False
+
+    def run(self, *arguments: Any, **more: Any) -> Done:
+        return self._inline.run(*arguments, **more) if self._here(arguments, more) else self._cli.run(*arguments, **more)
+
+    def json(self, *arguments: Any, **more: Any) -> Any:
+        return self._inline.json(*arguments, **more) if self._here(arguments, more) else self._cli.json(*arguments, **more)
+
+
+@pytest.fixture
+def near(hames: Cli, inline: Inline) -> Near:
+    return Near(hames, inline)
+
+
 @pytest.fixture
 def until() -> Callable[[Callable[[], Any], str], Any]:
     return wait_until

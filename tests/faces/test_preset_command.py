@@ -76,8 +76,8 @@ class Room:
 
 
 @pytest.fixture
-def room(hames: Any) -> Iterator[Room]:
-    yield Room(hames)
+def room(near: Any) -> Iterator[Room]:
+    yield Room(near)
 
 
 def refused(hames: Any, *words: str, code: str = "", **more: Any) -> str:

@@ -82,8 +82,8 @@ class Room:
 
 
 @pytest.fixture
-def room(hames: Any) -> Room:
-    return Room(hames)
+def room(near: Any) -> Room:
+    return Room(near)
 
 
 @pytest.fixture

@@ -123,7 +123,8 @@ class Matter:
         if poor and kinds[-1] == "done":
             kinds[-1] = "poor"
         first = self.lifted
-        for n, each in enumerate(self.attempts):
+        for n in range(self.lifted, len(self.attempts)):
+            each = self.attempts[n]
             if kinds[n] == "done" and n and all(kinds[m] not in OPEN or self._does(each, self.attempts[m]) for m in range(first, n)):
                 first = n + 1
         return [(self.attempts[n], kinds[n]) for n in range(max(first, self.lifted), len(self.attempts))]
