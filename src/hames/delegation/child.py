@@ -33,7 +33,7 @@ class Child:
         self.agent = agent
         self._launch = launch
         self._capture = capture
-        self._nudges = nudges if capture is not None else 0
+        self._most = self._nudges = nudges if capture is not None else 0
         self._prompt = prompt
         self._first = agent.session.next_seq
         self._cancelled = ""
@@ -160,6 +160,7 @@ class Child:
             return False
         if capture.done:
             self._given.append(capture.value)
+        self._nudges, self._reminded = self._most, ""
         capture.again()
         agent.wake()
         return True
