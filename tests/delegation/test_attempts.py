@@ -438,3 +438,10 @@ def test_a_goal_of_a_megabyte_does_not_hang(made: str) -> None:
         subprocess.run([sys.executable, "-c", code], check=True, timeout=5, capture_output=True)
     except subprocess.TimeoutExpired:
         pytest.fail("it hangs")
+
+
+def test_the_goal_of_an_attempt_is_what_was_asked_for_without_what_was_carried_along() -> None:
+    first = attempt(1, "error")
+    again = attempt(2, "error", f"{GOALS[1]}{MARK}{carried(matters([first], nobody)[0], ())}", after=first.id)
+    assert goal(again.spec) == GOALS[1]
+    assert not alike(goal(again.spec), GOALS[0]) and GOALS[1] == goal(first.spec).replace(GOALS[0], GOALS[1])

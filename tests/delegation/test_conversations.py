@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
-from hames.agents import AGENTS, AgentSpec
+from hames.agents import AGENTS, AgentSpec, ToolEnded
 from hames.delegation import DELEGATION
 from hames.delegation.failures import Refused
+from hames.delegation.inprocess import InProcess
 from hames.sessions import SESSIONS
 
 
@@ -143,4 +145,45 @@ async def test_the_tools_say_what_they_do(bench, wired, script, calling):
     results = [block for _, message in lead.session.messages if message.source == "tool" for block in message.blocks]
     assert not any(block.is_error for block in results)
     assert bench.thread(lead) in results[1].text and "turns" in results[1].text
+    await bench.agents.dispose(lead)
+
+
+async def test_a_message_that_comes_while_a_result_is_given_is_the_next_turn_of_the_same_rest(bench, wired, script, calling):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+    child = script(calling(("structured_output", {"n": 1})), calling(("structured_output", {"n": 2})))
+    lead = await bench.lead(script(keeping(calling, child, output_schema=schema), {"text": "meanwhile"}, *[{"text": "heard"}] * 3))
+    tasks, given = bench.service.tasks, []
+
+    def ended(notice):
+        if notice.call.name == "structured_output" and not given:
+            given.append(bench.agents.live[notice.agent])
+            given[0].send("and once more")
+
+    bench.host.ctx.on(ToolEnded, ended)
+    await bench.lived(lead)
+    (record,) = tasks.ledger.thread(bench.thread(lead))
+    assert record.outcome.value == {"n": 2} and len(bench.notices(lead)) == 1
+    assert bench.said(record.outcome.native) == ["do your bit", "and once more"]
+    await bench.agents.dispose(lead)
+
+
+async def test_a_call_that_is_cancelled_before_the_work_is_taken_takes_it_back(bench, wired, script, calling, monkeypatch):
+    gate, begun, start = asyncio.Event(), asyncio.Event(), InProcess.start
+
+    async def slow(self, launch):
+        begun.set()
+        await gate.wait()
+        return await start(self, launch)
+
+    monkeypatch.setattr(InProcess, "start", slow)
+    lead = await bench.lead(script(keeping(calling), {"text": "never"}))
+    lead.send("go")
+    await begun.wait()
+    lead.cancel("user")
+    gate.set()
+    await lead.idle()
+    (record,) = bench.ledger.below(lead.id)
+    outcome = bench.ledger.get(record.id).outcome
+    assert outcome is not None and outcome.status == "aborted"
+    assert bench.service.tasks.live == {} and bench.notices(lead) == [] and wired.received == type(wired.received)()
     await bench.agents.dispose(lead)

@@ -349,3 +349,9 @@ async def test_a_fork_works_where_its_conversation_does(host, project):
     with pytest.raises(Refused) as caught:
         await tasks.start(TaskSpec("look", runner="fork", directory=str(project / "sub")), tasks.origin(agent))
     assert caught.value.code == "SPEC_INVALID"
+
+
+@pytest.mark.parametrize("key", ["tools", "disallowedTools"])
+def test_a_list_of_tools_that_cannot_be_read_makes_nobody_wider(key):
+    broken = role(headed(f"name: x\ndescription: a: b: c\n{key}:\n  - Read\n  - [Grep"), "claude")
+    assert f"its {key} are no list" in broken.problem
