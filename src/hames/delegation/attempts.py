@@ -27,6 +27,8 @@ MARK = "\n\n--- Earlier attempts at this ---\n"
 """What is carried along stands behind this in a prompt."""
 STRIKES = frozenset[Kind](("poor", "error", "too-long", "refusal"))
 OPEN = STRIKES | frozenset[Kind](("aborted", "interrupted", "unknown"))
+NESTED = 20
+"""How often a mark is taken out of a text that shows one again; then the text ends before it."""
 OLDER, POINTS = 4, 8
 """Attempts before the last one that the next is told of, and points that are missing."""
 LINE, SAID = 240, 2000
@@ -64,9 +66,12 @@ def asked_alike(record: TaskRecord, text: str) -> bool:
 
 def said_alone(text: str) -> str:
     """What somebody asks for, without what looks as if it were carried along."""
-    while MARK.strip() in text:
-        text = text.replace(MARK.strip(), "")
-    return text
+    mark = MARK.strip()
+    for _ in range(NESTED):
+        if mark not in text:
+            return text
+        text = text.replace(mark, "")
+    return text.partition(mark)[0]
 
 
 def place(spec: TaskSpec) -> tuple[str, str]:

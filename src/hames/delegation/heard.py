@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hames.content.messages import ToolResult, decode_message
+from hames.content.messages import ToolCall, ToolResult, decode_message
 from hames.delegation.notices import ENDED
 from hames.delegation.records import TaskRecord
 from hames.sessions import Event
@@ -32,9 +32,7 @@ class Heard:
             if event.damaged:
                 continue
             data = event.data
-            if event.type == "call" and data.get("name") == ASKING:
-                questions[str(data.get("id"))] = event.seq
-            elif event.type == "settled":
+            if event.type == "settled":
                 self._told.setdefault(str(data.get("task")), event.seq)
             elif event.type == "delegated":
                 self._begun[str(data.get("task"))] = event.seq
@@ -47,6 +45,8 @@ class Heard:
                     if ENDED in first and (found := TASK.search(first.lower())):
                         self._told.setdefault(found.group(1), event.seq)
                 for block in message.blocks:
+                    if isinstance(block, ToolCall) and block.name == ASKING:
+                        questions[block.id] = event.seq
                     if isinstance(block, ToolResult) and block.call_id in questions and not block.is_error:
                         self._spoke = max(self._spoke, questions[block.call_id])
 

@@ -197,7 +197,7 @@ def by_parts(head: str) -> dict[str, Any]:
             part = None
         if isinstance(part, dict) and key in part:
             members[key] = as_object(part)[key]
-        elif key in LISTS and "\n" in value.strip():
+        elif key in LISTS and "\n" in value.rstrip():
             raise ValueError(f"its {key} are no list that can be read")
         else:
             value = " ".join(value.split())
