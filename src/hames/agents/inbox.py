@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from hames.content.errors import StorageError
 from hames.content.messages import Message
 from hames.sessions import Session
 from hames.sessions.history import Target, Waiting
@@ -57,8 +60,12 @@ class Inbox:
     def forget(self, text: str) -> None:
         """Take back the newest message for a turn with this text: it could not be kept."""
         for index in range(len(self.next_turn) - 1, -1, -1):
-            if self.next_turn[index].message.text == text:
+            item = self.next_turn[index]
+            if item.message.text == text:
                 del self.next_turn[index]
+                if item.seq != UNLOGGED:
+                    with suppress(StorageError):  # where nothing can be written it is not there either
+                        self._session.append("dropped", {"items": [item.seq]})
                 return
 
     def keep(self) -> None:
