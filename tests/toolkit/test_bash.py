@@ -16,7 +16,8 @@ def processes(marker):
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if marker in (path / "cmdline").read_text() and "Z" not in (path / "stat").read_text().rpartition(")")[2].split()[0]:
+            command, state = ((path / name).read_text(errors="replace") for name in ("cmdline", "stat"))  # others may be of any bytes
+            if marker in command and "Z" not in state.rpartition(")")[2].split()[0]:
                 found.append(int(path.name))
         except OSError:
             continue
