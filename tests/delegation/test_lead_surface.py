@@ -334,13 +334,25 @@ async def test_a_lead_that_goes_on_in_a_new_host_is_a_lead_until_that_is_lifted(
     "error", [ValueError("no"), HamesError("no"), RuntimeError("no"), KeyError("no")], ids=lambda each: type(each).__name__
 )
 async def test_an_error_in_the_filter_leaves_what_a_lead_comes_with(room, wired, monkeypatch, error):
-    def broken(words):
+    def broken(config):
         raise error
 
-    monkeypatch.setattr("hames.delegation.lead.intents", broken)
+    room.preset({"main_agent_extra": ["write"], "main_agent_remove": ["read_image"]})
+    monkeypatch.setattr("hames.delegation.lead.surface", broken)
     lead = await room.lead()
     await lead.run("hello")
-    assert set(sent(wired.received[-1])[0]) == SHOWN
+    assert set(sent(wired.received[-1])[0]) == SHOWN - {"read_image"}
+    await room.dispose(lead)
+
+
+async def test_an_error_in_dressing_a_lead_leaves_it_nothing(room, wired, monkeypatch):
+    def broken(self, agent):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("hames.delegation.lead.Lead.dress", broken)
+    lead = await room.lead()
+    await lead.run("hello")
+    assert room.seen(lead) == set() and "tools" not in json.loads(wired.received[-1].body)
     await room.dispose(lead)
 
 

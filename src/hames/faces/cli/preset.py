@@ -223,6 +223,8 @@ def new(name: str, cwd: str, base: str, for_user: bool, state_dir: str | None) -
     except FileExistsError:
         raise UsageError(f"{taken} is there already", remedy="edit it, or take another name") from None
     click.echo(str(taken))
+    if not for_user and place not in found:
+        click.echo("hames: it counts once this directory is trusted; see 'hames trust grant'", err=True)
 
 
 @command.command("remove")
